@@ -56,9 +56,15 @@ done
 # The types of apimachinery are opaque here: what is declared of them has been generated into another package, which the generator does not find from outside.
 "$bin/validation-gen" --go-header-file "$header" --output-file zz_generated.validations.go "$module/pkg/example/apis/ci/v1"
 
-mkdir -p pkg/example/generated/openapi
-"$bin/openapi-gen" --go-header-file "$header" --output-file zz_generated.openapi.go \
-  --output-dir pkg/example/generated/openapi --output-pkg "$module/pkg/example/generated/openapi" \
+# Upstream publishes the definitions of the types that every API uses. They are left out of ours, and servers add them.
+upstream="$(go list -f '{{.Dir}}' k8s.io/apiextensions-apiserver/pkg/generated/openapi)/zz_generated.openapi.go"
+subset() { # DIRECTORY [PACKAGE.TYPE…]: the wanted part of $work/openapi/all.go
+  go run ./hack/codegen/openapi-subset "$work/openapi/all.go" "$upstream" "${@:2}" >"$work/openapi/subset.go"
+  mkdir -p "$1"
+  "$bin/goimports" "$work/openapi/subset.go" >"$1/zz_generated.openapi.go"
+}
+"$bin/openapi-gen" --go-header-file "$header" --output-file all.go \
+  --output-dir "$work/openapi" --output-pkg "$module/pkg/example/generated/openapi" \
   --output-model-name-file zz_generated.model_name.go \
   --report-filename "$work/violations" "${readonly_flags[@]}" \
   k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/version \
@@ -67,6 +73,7 @@ if grep -F "$module" "$work/violations"; then
   echo "update-codegen: the lines above break the rules for API types" >&2
   exit 1
 fi
+subset pkg/example/generated/openapi
 
 # Of k8s.io/api, the types of the core API and of reviews that are served, and no others.
 core=(k8s.io/api/core/v1 k8s.io/api/events/v1 k8s.io/api/coordination/v1 k8s.io/api/admissionregistration/v1
@@ -74,15 +81,13 @@ core=(k8s.io/api/core/v1 k8s.io/api/events/v1 k8s.io/api/coordination/v1 k8s.io/
   k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/api/resource)
 core_readonly=()
 for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
-"$bin/openapi-gen" --go-header-file "$header" --output-file all.go --output-dir "$work/core" --output-pkg "$module/pkg/internal/builtin/openapi" \
+"$bin/openapi-gen" --go-header-file "$header" --output-file all.go --output-dir "$work/openapi" --output-pkg "$module/pkg/internal/builtin/openapi" \
   --output-model-name-file zz_generated.model_name.go --report-filename "$work/core-violations" "${core_readonly[@]}" "${core[@]}"
-go run ./hack/codegen/openapi-subset "$work/core/all.go" \
+subset pkg/internal/builtin/openapi \
   rbacv1.{,Cluster}Role{,Binding}{,List} corev1.{Namespace,ConfigMap,Secret,Event,ServiceAccount}{,List} coordinationv1.Lease{,List} eventsv1.Event{,List} \
   flowcontrolv1.{FlowSchema,PriorityLevelConfiguration}{,List} \
   v1.{Mutating,Validating}WebhookConfiguration{,List} v1.{Mutating,Validating}AdmissionPolicy{,Binding}{,List} \
-  authorizationv1.{,Local,Self}SubjectAccessReview authorizationv1.SelfSubjectRulesReview authenticationv1.{SelfSubject,Token}Review >"$work/core/subset.go"
-mkdir -p pkg/internal/builtin/openapi
-"$bin/goimports" "$work/core/subset.go" >pkg/internal/builtin/openapi/zz_generated.openapi.go
+  authorizationv1.{,Local,Self}SubjectAccessReview authorizationv1.SelfSubjectRulesReview authenticationv1.{SelfSubject,Token}Review
 
 # Apply configurations are typed by the schemas.
 generated="$module/pkg/example/generated"

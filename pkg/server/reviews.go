@@ -3,6 +3,7 @@ package server
 import (
 	"maps"
 
+	apiextensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kube-openapi/pkg/common"
 
@@ -21,11 +22,13 @@ func (s *Server) newProgramServer(
 	return server, access.Install(server, &c.Config)
 }
 
-// describeReviews adds the definitions of reviews to the program's own.
+// describeReviews adds the definitions of reviews, and of the types of apimachinery that they use,
+// to the program's own.
 func (s *Server) describeReviews(c *genericapiserver.Config) {
 	own := c.OpenAPIV3Config.GetDefinitions
 	definitions := func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
-		all := builtinopenapi.GetOpenAPIDefinitions(ref)
+		all := apiextensionsopenapi.GetOpenAPIDefinitions(ref)
+		maps.Copy(all, builtinopenapi.GetOpenAPIDefinitions(ref))
 		maps.Copy(all, own(ref))
 		return all
 	}

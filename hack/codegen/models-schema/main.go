@@ -1,12 +1,15 @@
-// Command models-schema prints the schemas of the API's types as an OpenAPI document, of which
-// apply configurations are generated.
+// Command models-schema prints the schemas of the API's types, and of the types that they consist
+// of, as an OpenAPI document, of which apply configurations are generated.
 package main
 
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 
+	apiextensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
@@ -18,7 +21,21 @@ func main() {
 		return spec.MustCreateRef("#/definitions/" + common.EscapeJsonPointer(name))
 	}
 	schemas := spec.Definitions{}
-	for name, definition := range openapi.GetOpenAPIDefinitions(refer) {
+	own := openapi.GetOpenAPIDefinitions(refer)
+	all := apiextensionsopenapi.GetOpenAPIDefinitions(refer)
+	maps.Copy(all, own)
+	wanted := slices.Collect(maps.Keys(own))
+	for len(wanted) > 0 {
+		name := wanted[0]
+		wanted = wanted[1:]
+		if _, ok := schemas[name]; ok {
+			continue
+		}
+		definition, ok := all[name]
+		if !ok {
+			fail(fmt.Errorf("there is no definition of %s", name))
+		}
+		wanted = append(wanted, definition.Dependencies...)
 		schema := definition.Schema
 		// What a type is replaced by in version 2 of OpenAPI, if it cannot express the type itself.
 		if replaced, ok := schema.Extensions[common.ExtensionV2Schema].(spec.Schema); ok {
@@ -34,7 +51,11 @@ func main() {
 		Definitions: schemas,
 	}}
 	if err := json.NewEncoder(os.Stdout).Encode(document); err != nil {
-		fmt.Fprintln(os.Stderr, "models-schema:", err)
-		os.Exit(1)
+		fail(err)
 	}
+}
+
+func fail(reason error) {
+	fmt.Fprintln(os.Stderr, "models-schema:", reason)
+	os.Exit(1)
 }

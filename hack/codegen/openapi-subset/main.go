@@ -1,9 +1,10 @@
 // Command openapi-subset removes unwanted types from the output of openapi-gen. It keeps the types
-// that its arguments name, and those that they refer to. The packages of k8s.io/api describe
-// hundreds of types; the core API that we serve has a few of them.
+// that its arguments name, and those that they refer to, or all types if none is named. The packages
+// of k8s.io/api describe hundreds of types; the core API that we serve has a few of them. Types that
+// the other generated file describes are left out: the server adds those definitions when it runs.
 //
-// usage: openapi-subset FILE PACKAGE.TYPE… where PACKAGE is the name by which the file imports the
-// type's package
+// usage: openapi-subset FILE OTHER-FILE [PACKAGE.TYPE…] where PACKAGE is the name by which the file
+// imports the type's package
 package main
 
 import (
@@ -16,9 +17,9 @@ import (
 
 func main() {
 	if len(os.Args) < 3 {
-		fail("usage: openapi-subset FILE PACKAGE.TYPE…")
+		fail("usage: openapi-subset FILE OTHER-FILE [PACKAGE.TYPE…]")
 	}
-	if err := subset(os.Args[1], os.Args[2:]); err != nil {
+	if err := subset(os.Args[1], os.Args[2], os.Args[3:]); err != nil {
 		fail(err)
 	}
 }
@@ -28,7 +29,11 @@ func fail(reason any) {
 	os.Exit(1)
 }
 
-func subset(name string, wanted []string) error {
+func subset(name, other string, wanted []string) error {
+	elsewhere, err := parser.ParseFile(token.NewFileSet(), other, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
 	source, err := os.ReadFile(name)
 	if err != nil {
 		return err
@@ -42,6 +47,12 @@ func subset(name string, wanted []string) error {
 		return string(source[positions.Position(n.Pos()).Offset:positions.Position(n.End()).Offset])
 	}
 
+	leftOut := map[string]bool{} // functions, which have the same names in both files
+	for _, d := range elsewhere.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok {
+			leftOut[f.Name.Name] = true
+		}
+	}
 	functions := map[string]*ast.FuncDecl{}
 	var index *ast.CompositeLit // the map that the first function returns
 	for _, d := range file.Decls {
@@ -58,9 +69,15 @@ func subset(name string, wanted []string) error {
 		return fmt.Errorf("%s has no GetOpenAPIDefinitions", name)
 	}
 	describedBy := map[string]string{} // the functions, by type
+	var all []string                   // the types
 	for _, e := range index.Elts {
 		entry := e.(*ast.KeyValueExpr)
-		describedBy[modelOf(entry.Key, text)] = text(entry.Value.(*ast.CallExpr).Fun)
+		model := modelOf(entry.Key, text)
+		describedBy[model] = text(entry.Value.(*ast.CallExpr).Fun)
+		all = append(all, model)
+	}
+	if len(wanted) == 0 {
+		wanted = all
 	}
 
 	needed := map[string]bool{}
@@ -71,7 +88,7 @@ func subset(name string, wanted []string) error {
 		if !ok {
 			return fmt.Errorf("%s does not describe %s", name, one)
 		}
-		if needed[one] {
+		if needed[one] || leftOut[function] {
 			continue
 		}
 		needed[one] = true

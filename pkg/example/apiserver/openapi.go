@@ -2,9 +2,11 @@ package apiserver
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/emicklei/go-restful/v3"
+	apiextensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	endpoints "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -19,10 +21,18 @@ import (
 
 // describe makes the server publish OpenAPI documents of the types in the scheme.
 func describe(c *genericapiserver.Config) {
-	openapi.Describe(c, generatedopenapi.GetOpenAPIDefinitions, openapi.NamesOf(Scheme))
+	openapi.Describe(c, definitions, openapi.NamesOf(Scheme))
 	openapi.Title(c, "Rowkeeper", version.Get().Version)
 	c.OpenAPIConfig.GetOperationIDAndTags = operation   //nolint:staticcheck // upstream's own default, which it calls, is set in this field
 	c.OpenAPIV3Config.GetOperationIDAndTags = operation //nolint:staticcheck // as above
+}
+
+// definitions are those of this API's types, and upstream's of the types that every API uses:
+// metadata, options, errors, scales. The documents leave out what no route uses.
+func definitions(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
+	all := apiextensionsopenapi.GetOpenAPIDefinitions(ref)
+	maps.Copy(all, generatedopenapi.GetOpenAPIDefinitions(ref))
+	return all
 }
 
 // typeConverter knows the structure of an object's type as the OpenAPI document describes it, for
