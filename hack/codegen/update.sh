@@ -18,8 +18,7 @@ trap 'rm -rf "$work"' EXIT
 touch "$work/begun"
 
 internal=("$module/pkg/example/apis/ci")
-versions=("$module/pkg/example/apis/ci/v1" "$module/pkg/example/apis/ci/v1alpha1") # those with clients
-all_versions=("${versions[@]}" "$module/pkg/example/apis/workflows/v1")
+versions=("$module/pkg/example/apis/ci/v1" "$module/pkg/example/apis/ci/v1alpha1")
 
 # Types of apimachinery that ours refer to: read, never written.
 readonly_packages=(
@@ -44,14 +43,11 @@ ln -s "$PWD" "$tree/github.com/rowkeeper/rowkeeper"
 machinery=k8s.io/apimachinery/pkg
 PATH="$bin:$PATH" "$bin/go-to-protobuf" --go-header-file "$header" --output-dir "$tree" --proto-import "$tree" \
   --apimachinery-packages "-$machinery/util/intstr,-$machinery/api/resource,-$machinery/runtime/schema,-$machinery/runtime,-$machinery/apis/meta/v1" \
-  --packages "$(IFS=,; echo "${all_versions[*]}")"
+  --packages "$(IFS=,; echo "${versions[*]}")"
 
-"$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "${internal[@]}" "${all_versions[@]}"
-"$bin/defaulter-gen" --go-header-file "$header" --output-file zz_generated.defaults.go --extra-peer-dirs "$module/pkg/example/apis/ci/v1" "${all_versions[@]}"
-# One by one, or conversions that one group has written by hand would be used for the other, which it imports.
-for package in "${all_versions[@]}"; do
-  "$bin/conversion-gen" --go-header-file "$header" --output-file zz_generated.conversion.go "$package"
-done
+"$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "${internal[@]}" "${versions[@]}"
+"$bin/defaulter-gen" --go-header-file "$header" --output-file zz_generated.defaults.go --extra-peer-dirs "$module/pkg/example/apis/ci/v1" "${versions[@]}"
+"$bin/conversion-gen" --go-header-file "$header" --output-file zz_generated.conversion.go "${versions[@]}"
 
 # The types of apimachinery are opaque here: what is declared of them has been generated into another package, which the generator does not find from outside.
 "$bin/validation-gen" --go-header-file "$header" --output-file zz_generated.validations.go "$module/pkg/example/apis/ci/v1"
@@ -68,7 +64,7 @@ subset() { # DIRECTORY [PACKAGE.TYPE…]: the wanted part of $work/openapi/all.g
   --output-model-name-file zz_generated.model_name.go \
   --report-filename "$work/violations" "${readonly_flags[@]}" \
   k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/version \
-  k8s.io/apimachinery/pkg/api/resource k8s.io/api/autoscaling/v1 "${all_versions[@]}"
+  k8s.io/apimachinery/pkg/api/resource k8s.io/api/autoscaling/v1 "${versions[@]}"
 if grep -F "$module" "$work/violations"; then
   echo "update-codegen: the lines above break the rules for API types" >&2
   exit 1

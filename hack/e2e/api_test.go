@@ -357,15 +357,6 @@ func testVersions(t *testing.T) {
 	if !strings.Contains(out, "make test") {
 		t.Errorf("the commands in v1alpha1 are %q", out)
 	}
-	// The same object in another group, which is asked for by its full name only.
-	for resource, want := range map[string]string{
-		"pipelines":                         "pipeline.ci.rowkeeper.dev/both\n",
-		"pipelines.workflows.rowkeeper.dev": "pipeline.workflows.rowkeeper.dev/both\n",
-	} {
-		if out := kubectl(t, "get", "-n", ns, resource, "-o", "name"); out != want {
-			t.Errorf("kubectl get %s prints %q, want %q", resource, out, want)
-		}
-	}
 }
 
 // testSubresources uses those that are more than a part of an object through the front door: one

@@ -33,9 +33,6 @@ type Options struct {
 	Lock resourcelock.Interface
 	// LeaseDuration is how long a replica that is gone keeps the lock. Default: 15 s.
 	LeaseDuration time.Duration
-	// Ignore are resources whose objects are neither watched nor deleted, such as those that are
-	// the objects of another resource. Events always are among them.
-	Ignore []schema.GroupResource
 }
 
 // Collector collects garbage. See the package documentation.
@@ -57,9 +54,6 @@ func New(config *rest.Config, o Options) (*Collector, error) {
 	config.QPS = -1 // the workers are few
 	c := &Collector{options: o, ignore: map[schema.GroupResource]bool{
 		{Resource: "events"}: true, {Group: "events.k8s.io", Resource: "events"}: true}}
-	for _, r := range o.Ignore {
-		c.ignore[r] = true
-	}
 	var err error
 	if c.metadata, err = metadata.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("cannot make a client for the garbage collector: %w", err)

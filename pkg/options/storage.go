@@ -49,9 +49,6 @@ type StorageOptions struct {
 	Scheme     *runtime.Scheme
 	Serializer runtime.StorageSerializer
 	MediaType  string
-	// StoredAs names the resource in whose place another one is stored, where one resource is
-	// served in two groups.
-	StoredAs map[schema.GroupResource]schema.GroupResource
 
 	// CompactionWindow is the time, and CompactionKeep the number of revisions, for which the
 	// history is kept; CompactionInterval is how often it is cut.
@@ -273,20 +270,11 @@ func (o *StorageOptions) storesFor() (map[schema.GroupResource]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--store-for %q: %w", a, err)
 		}
-		if as, ok := o.StoredAs[resource]; ok {
-			return nil, fmt.Errorf("--store-for %q: %s is stored as %s: name that", a, name,
-				strings.TrimPrefix(as.Group+"/"+as.Resource, "/"))
-		}
 		if other, ok := stores[resource]; ok {
 			return nil, fmt.Errorf("--store-for assigns %s twice, to the stores %q and %q", name,
 				other, store)
 		}
 		stores[resource] = store
-	}
-	for resource, as := range o.StoredAs {
-		if store, ok := stores[as]; ok {
-			stores[resource] = store
-		}
 	}
 	return stores, nil
 }
@@ -398,37 +386,19 @@ func (o *StorageOptions) encodings(c *genericapiserver.Config) (storage.Encoding
 	if o.Scheme == nil || o.Serializer == nil {
 		return nil, errors.New("the storage needs a scheme and a serializer")
 	}
-	return encodings{
-		factory: serverstorage.NewDefaultStorageFactory(storagebackend.Config{Prefix: o.Prefix},
-			o.MediaType, o.Serializer,
-			serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(o.Scheme,
-				c.EffectiveVersion), serverstorage.NewResourceConfig(), nil),
-		storedAs: o.StoredAs,
-	}, nil
+	return encodings{serverstorage.NewDefaultStorageFactory(storagebackend.Config{Prefix: o.Prefix},
+		o.MediaType, o.Serializer,
+		serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(o.Scheme,
+			c.EffectiveVersion), serverstorage.NewResourceConfig(), nil)}, nil
 }
 
-// encodings puts the resources of a group below the group's name, and one that is stored as another
-// where that one is.
+// encodings puts the resources of a group below the group's name.
 type encodings struct {
-	factory  *serverstorage.DefaultStorageFactory
-	storedAs map[schema.GroupResource]schema.GroupResource
+	*serverstorage.DefaultStorageFactory
 }
 
-func (e encodings) NewConfig(resource schema.GroupResource,
-	example runtime.Object) (*storagebackend.ConfigForResource, error) {
-	return e.factory.NewConfig(e.stored(resource), example)
-}
-
-func (e encodings) ResourcePrefix(resource schema.GroupResource) string {
-	stored := e.stored(resource)
-	return stored.Group + "/" + stored.Resource
-}
-
-func (e encodings) stored(resource schema.GroupResource) schema.GroupResource {
-	if as, ok := e.storedAs[resource]; ok {
-		return as
-	}
-	return resource
+func (encodings) ResourcePrefix(resource schema.GroupResource) string {
+	return resource.Group + "/" + resource.Resource
 }
 
 // encrypt loads the encryption configuration, if there is one.

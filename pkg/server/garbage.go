@@ -3,10 +3,8 @@ package server
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -23,10 +21,7 @@ import (
 // does so. The database of a data directory has one server.
 func (m *standaloneMode) addCollector(server *genericapiserver.GenericAPIServer,
 	c *genericapiserver.RecommendedConfig, store *storage.Store) error {
-	o := garbagecollector.Options{
-		// What is stored as another resource has its objects, which would be seen twice.
-		Ignore: slices.Collect(maps.Keys(m.program.StoredAs)),
-	}
+	var o garbagecollector.Options
 	release := func() {}
 	if !m.ownDatabase {
 		host, err := os.Hostname()

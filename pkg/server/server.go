@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -54,11 +53,10 @@ type Program struct {
 	// any.
 	Try string
 
-	// Scheme, Codecs, StoredAs and Drivers are those of [options.StorageOptions].
-	Scheme   *runtime.Scheme
-	Codecs   serializer.CodecFactory
-	StoredAs map[schema.GroupResource]schema.GroupResource
-	Drivers  []storage.Driver
+	// Scheme, Codecs and Drivers are those of [options.StorageOptions].
+	Scheme  *runtime.Scheme
+	Codecs  serializer.CodecFactory
+	Drivers []storage.Driver
 
 	// AddFlags adds the program's own flags, if it has any.
 	AddFlags func(*pflag.FlagSet)
@@ -75,9 +73,7 @@ type Program struct {
 
 // StorageOptions returns the flags by which the program names its database, with their defaults.
 func (p Program) StorageOptions() *options.StorageOptions {
-	o := options.NewStorageOptions(storage.DefaultPrefix, p.Scheme, p.Codecs, p.Drivers...)
-	o.StoredAs = p.StoredAs
-	return o
+	return options.NewStorageOptions(storage.DefaultPrefix, p.Scheme, p.Codecs, p.Drivers...)
 }
 
 // Server is a server program: its flags, and what they lead to.

@@ -19,8 +19,7 @@ var program = server.Program{
 	Name:   "rowkeeper",
 	Title:  "Rowkeeper " + version.Get().Version,
 	Try:    "get pipelines -A",
-	Scheme: apiserver.Scheme, Codecs: apiserver.Codecs, StoredAs: apiserver.StoredAs,
-	Drivers: drivers.All(),
+	Scheme: apiserver.Scheme, Codecs: apiserver.Codecs, Drivers: drivers.All(),
 }
 
 // Run executes a command line until it is done or ctx ends, and returns the program's exit code, as

@@ -47,8 +47,7 @@ func testSession(t *testing.T, start func(string, ...string) *server) {
 	replica.startController(t)
 
 	// What there is, and which version clients take.
-	has(t, s.ok(t, "", "api-versions"), "ci.rowkeeper.dev/v1\nci.rowkeeper.dev/v1alpha1\n",
-		"workflows.rowkeeper.dev/v1\n")
+	has(t, s.ok(t, "", "api-versions"), "ci.rowkeeper.dev/v1\nci.rowkeeper.dev/v1alpha1\n")
 	has(t, s.ok(t, "", "api-resources", "--categories=ci"), "pipelines ", "pl ", "pipelineruns ",
 		"plr ", "pipelinepolicies ", "plp ")
 	has(t, s.ok(t, "", "get", "--raw", "/apis/ci.rowkeeper.dev"),
@@ -56,11 +55,11 @@ func testSession(t *testing.T, start func(string, ...string) *server) {
 	has(t, s.ok(t, "", "explain", "pipelinerun.spec.branch"), "VERSION:    v1\n",
 		"branch is what the run is made for")
 
-	// One pipeline, two versions, two groups; each watch sees it, through the other server.
+	// One pipeline, two versions; each watch sees it, through the other server.
 	flat := replica.kubectlBackground(t, "get", "pipelines.v1alpha1.ci.rowkeeper.dev", "-w", "-o",
 		`jsonpath={.metadata.name}{" "}{.spec.commands}{"\n"}`)
-	second := replica.kubectlBackground(t, "get", "pipelines.v1.workflows.rowkeeper.dev", "-w",
-		"-o", "name")
+	nested := replica.kubectlBackground(t, "get", "pipelines.v1.ci.rowkeeper.dev", "-w", "-o",
+		"name")
 	build := `apiVersion: ci.rowkeeper.dev/v1
 kind: Pipeline
 metadata: {name: build, labels: {team: search}}
@@ -72,7 +71,7 @@ spec:
 `
 	has(t, s.ok(t, build, "apply", "-f", "-"), "build created")
 	flat.next(t, `build ["echo hello '$WHO'","go test"]`)
-	second.next(t, "pipeline.workflows.rowkeeper.dev/build")
+	nested.next(t, "pipeline.ci.rowkeeper.dev/build")
 	s.ok(t, "", "patch", "pipelines.v1alpha1.ci.rowkeeper.dev", "build", "--type=json", "-p",
 		`[{"op":"replace","path":"/spec/commands/1","value":"go vet"}]`)
 	flat.next(t, `build ["echo hello '$WHO'","go vet"]`)
@@ -119,7 +118,7 @@ spec:
 		attached <- executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &live})
 	}()
 	has(t, s.ok(t, "", "scale", "pl", "build", "--replicas=2"), "scaled")
-	s.ok(t, "", "patch", "pipelines.v1.workflows.rowkeeper.dev", "build", "--type=merge", "-p",
+	s.ok(t, "", "patch", "pl", "build", "--type=merge", "-p",
 		`{"spec":{"suspended":false}}`)
 	const log = "+ echo hello $WHO\nhello world\n+ go vet\n"
 	expect(t, here, strings.Split(strings.TrimSpace(log), "\n")...)
@@ -208,10 +207,10 @@ spec:
 	s.ok(t, "", "patch", "plr", "slow", "--type=json", "-p",
 		`[{"op":"remove","path":"/metadata/finalizers"}]`)
 	s.ok(t, "", "wait", "plr/slow", "--for=delete", "--timeout=60s")
-	for _, kind := range []string{"pipelines.v1.workflows.rowkeeper.dev", "plp"} {
+	for _, kind := range []string{"pl", "plp"} {
 		s.ok(t, "", "delete", kind, "--all", "--timeout=60s")
 	}
-	second.next(t, "pipeline.workflows.rowkeeper.dev/build")
+	nested.next(t, "pipeline.ci.rowkeeper.dev/build")
 	if left := fmt.Sprint(s.ok(t, "", "get", "ci,logchunks", "-A", "-o", "name"),
 		replica.ok(t, "", "get", "ci,logchunks", "-A", "-o", "name")); left != "" {
 		t.Errorf("left over are %s", left)

@@ -151,7 +151,7 @@ func TestChartOwnCertificate(t *testing.T) {
 				"resources": []any{"apiservices"}, "verbs": []any{"list"}},
 			map[string]any{"apiGroups": []any{"apiregistration.k8s.io"},
 				"resources": []any{"apiservices"}, "resourceNames": []any{"v1.ci.rowkeeper.dev",
-					"v1alpha1.ci.rowkeeper.dev", "v1.workflows.rowkeeper.dev"},
+					"v1alpha1.ci.rowkeeper.dev"},
 				"verbs": []any{"patch"}},
 		},
 	} {

@@ -22,9 +22,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/install"
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 	civ1alpha1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1alpha1"
-	"github.com/rowkeeper/rowkeeper/pkg/example/apis/workflows"
-	workflowsinstall "github.com/rowkeeper/rowkeeper/pkg/example/apis/workflows/install"
-	workflowsv1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/workflows/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/example/registry/logchunk"
 	"github.com/rowkeeper/rowkeeper/pkg/example/registry/pipeline"
 	"github.com/rowkeeper/rowkeeper/pkg/example/registry/pipelinepolicy"
@@ -45,7 +42,6 @@ var (
 
 func init() {
 	install.Install(Scheme)
-	workflowsinstall.Install(Scheme)
 
 	scale.AddToScheme(Scheme)
 
@@ -98,37 +94,23 @@ func (c *Config) New() (*genericapiserver.GenericAPIServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the API server: %w", err)
 	}
-	groups, err := c.groups()
+	group, err := c.group()
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the resources: %w", err)
 	}
-	if err := server.InstallAPIGroups(groups...); err != nil {
-		return nil, fmt.Errorf("cannot install the API groups: %w", err)
+	if err := server.InstallAPIGroup(group); err != nil {
+		return nil, fmt.Errorf("cannot install the API group: %w", err)
 	}
 	// A server is not ready before its watch caches are filled.
 	if err := server.AddPostStartHook("storage-readiness",
 		server.StorageReadinessHook.Hook); err != nil {
 		return nil, err
 	}
-	// Where kubectl is given a resource that both groups have, it takes the one that comes first in
-	// discovery.
-	for _, version := range Scheme.PrioritizedVersionsForGroup(ci.GroupName) {
-		server.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(version),
-			ciGroupPriority, 15)
-	}
 	return server, nil
 }
 
-// ciGroupPriority is above the 1,000 that groups have otherwise.
-const ciGroupPriority = 2000
-
-// StoredAs says that the pipelines of the second group are those of the first.
-var StoredAs = map[schema.GroupResource]schema.GroupResource{
-	workflows.Resource("pipelines"): ci.Resource("pipelines"),
-}
-
-// groups makes the resources of all API groups, the most important group first.
-func (c *Config) groups() ([]*genericapiserver.APIGroupInfo, error) {
+// group makes the resources of the API group.
+func (c *Config) group() (*genericapiserver.APIGroupInfo, error) {
 	getter := c.Generic.RESTOptionsGetter
 	policies, err := pipelinepolicy.NewStorage(Scheme, getter)
 	if err != nil {
@@ -175,13 +157,5 @@ func (c *Config) groups() ([]*genericapiserver.APIGroupInfo, error) {
 		"pipelines/status": pipelines.Status,
 		"pipelines/scale":  pipelines.Scale,
 	}
-	// The same storage in another group. There is one store, with one watch cache, so that each
-	// group sees the other's writes at once.
-	cohabiting := genericapiserver.NewDefaultAPIGroupInfo(workflows.GroupName, Scheme,
-		ParameterCodec, codecs())
-	cohabiting.VersionedResourcesStorageMap[workflowsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
-		"pipelines":        &pipeline.CohabitingREST{Store: pipelines.Pipeline.Store},
-		"pipelines/status": pipelines.Status,
-	}
-	return []*genericapiserver.APIGroupInfo{&group, &cohabiting}, nil
+	return &group, nil
 }

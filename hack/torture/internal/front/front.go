@@ -115,20 +115,11 @@ func keep(ctx context.Context, program string, args ...string) {
 	}
 }
 
-// factory puts the resources of a group below the group's name, as the product does, and one that
-// is stored as another where that one is.
+// factory puts the resources of a group below the group's name, as the product does.
 type factory struct {
 	*serverstorage.DefaultStorageFactory
 }
 
-func stored(resource schema.GroupResource) schema.GroupResource {
-	if as, ok := apiserver.StoredAs[resource]; ok {
-		return as
-	}
-	return resource
-}
-
-func (f factory) ResourcePrefix(resource schema.GroupResource) string {
-	as := stored(resource)
-	return as.Group + "/" + as.Resource
+func (factory) ResourcePrefix(resource schema.GroupResource) string {
+	return resource.Group + "/" + resource.Resource
 }

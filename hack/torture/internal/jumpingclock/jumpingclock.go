@@ -41,7 +41,6 @@ func SetOffset(dir string, offset time.Duration) error {
 func Serve(ctx context.Context, args []string) error {
 	rows := options.NewStorageOptions(storage.DefaultPrefix, apiserver.Scheme, apiserver.Codecs,
 		sqlite.Driver)
-	rows.StoredAs = apiserver.StoredAs
 	rows.EnableGarbageCollection = false
 	var port int
 	var requestTimeout time.Duration

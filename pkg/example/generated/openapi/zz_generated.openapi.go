@@ -8,7 +8,6 @@ package openapi
 import (
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 	v1alpha1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1alpha1"
-	workflowsv1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/workflows/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	common "k8s.io/kube-openapi/pkg/common"
 	spec "k8s.io/kube-openapi/pkg/validation/spec"
@@ -44,8 +43,6 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		v1alpha1.PipelineList{}.OpenAPIModelName():     schema_example_apis_ci_v1alpha1_PipelineList(ref),
 		v1alpha1.PipelineSpec{}.OpenAPIModelName():     schema_example_apis_ci_v1alpha1_PipelineSpec(ref),
 		v1alpha1.PipelineStatus{}.OpenAPIModelName():   schema_example_apis_ci_v1alpha1_PipelineStatus(ref),
-		workflowsv1.Pipeline{}.OpenAPIModelName():      schema_example_apis_workflows_v1_Pipeline(ref),
-		workflowsv1.PipelineList{}.OpenAPIModelName():  schema_example_apis_workflows_v1_PipelineList(ref),
 	}
 }
 
@@ -1568,105 +1565,5 @@ func schema_example_apis_ci_v1alpha1_PipelineStatus(ref common.ReferenceCallback
 		},
 		Dependencies: []string{
 			metav1.Condition{}.OpenAPIModelName()},
-	}
-}
-
-func schema_example_apis_workflows_v1_Pipeline(ref common.ReferenceCallback) common.OpenAPIDefinition {
-	return common.OpenAPIDefinition{
-		Schema: spec.Schema{
-			SchemaProps: spec.SchemaProps{
-				Description: "Pipeline is a recipe: steps that run one after another, each a command in a container image. It is the pipeline of the same name in ci.rowkeeper.dev.",
-				Type:        []string{"object"},
-				Properties: map[string]spec.Schema{
-					"kind": {
-						SchemaProps: spec.SchemaProps{
-							Description: "Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds",
-							Type:        []string{"string"},
-							Format:      "",
-						},
-					},
-					"apiVersion": {
-						SchemaProps: spec.SchemaProps{
-							Description: "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources",
-							Type:        []string{"string"},
-							Format:      "",
-						},
-					},
-					"metadata": {
-						SchemaProps: spec.SchemaProps{
-							Description: "metadata is the standard object's metadata.",
-							Default:     map[string]interface{}{},
-							Ref:         ref(metav1.ObjectMeta{}.OpenAPIModelName()),
-						},
-					},
-					"spec": {
-						SchemaProps: spec.SchemaProps{
-							Description: "spec is what is wanted.",
-							Default:     map[string]interface{}{},
-							Ref:         ref(v1.PipelineSpec{}.OpenAPIModelName()),
-						},
-					},
-					"status": {
-						SchemaProps: spec.SchemaProps{
-							Description: "status is what is the case. It is written through the subresource status.",
-							Default:     map[string]interface{}{},
-							Ref:         ref(v1.PipelineStatus{}.OpenAPIModelName()),
-						},
-					},
-				},
-			},
-		},
-		Dependencies: []string{
-			v1.PipelineSpec{}.OpenAPIModelName(), v1.PipelineStatus{}.OpenAPIModelName(), metav1.ObjectMeta{}.OpenAPIModelName()},
-	}
-}
-
-func schema_example_apis_workflows_v1_PipelineList(ref common.ReferenceCallback) common.OpenAPIDefinition {
-	return common.OpenAPIDefinition{
-		Schema: spec.Schema{
-			SchemaProps: spec.SchemaProps{
-				Description: "PipelineList is a list of pipelines.",
-				Type:        []string{"object"},
-				Properties: map[string]spec.Schema{
-					"kind": {
-						SchemaProps: spec.SchemaProps{
-							Description: "Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds",
-							Type:        []string{"string"},
-							Format:      "",
-						},
-					},
-					"apiVersion": {
-						SchemaProps: spec.SchemaProps{
-							Description: "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources",
-							Type:        []string{"string"},
-							Format:      "",
-						},
-					},
-					"metadata": {
-						SchemaProps: spec.SchemaProps{
-							Description: "metadata is the standard list's metadata.",
-							Default:     map[string]interface{}{},
-							Ref:         ref(metav1.ListMeta{}.OpenAPIModelName()),
-						},
-					},
-					"items": {
-						SchemaProps: spec.SchemaProps{
-							Description: "items are the pipelines.",
-							Type:        []string{"array"},
-							Items: &spec.SchemaOrArray{
-								Schema: &spec.Schema{
-									SchemaProps: spec.SchemaProps{
-										Ref: ref(workflowsv1.Pipeline{}.OpenAPIModelName()),
-									},
-								},
-							},
-						},
-					},
-				},
-				Required: []string{"items"},
-			},
-		},
-		Dependencies: []string{
-			workflowsv1.Pipeline{}.OpenAPIModelName(), metav1.ListMeta{}.OpenAPIModelName()},
 	}
 }

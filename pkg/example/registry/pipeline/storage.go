@@ -69,11 +69,3 @@ func (*REST) ShortNames() []string { return []string{"pl"} }
 
 // Categories are the groups of resources that pipelines are listed with.
 func (*REST) Categories() []string { return []string{"all", "ci"} }
-
-// CohabitingREST is the resource pipelines in another group: the same objects, in the same store,
-// without the names by which kubectl lists them in theirs.
-type CohabitingREST struct {
-	*genericregistry.Store
-}
-
-var _ rest.StandardStorage = &CohabitingREST{}

@@ -24,7 +24,6 @@ import (
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1alpha1"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/validation"
-	workflowsv1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/workflows/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/status"
 )
 
@@ -151,9 +150,8 @@ func (statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return status.Fields(versions, "spec", "metadata")
 }
 
-// versions are those in which pipelines are served, in both of their groups.
-var versions = []schema.GroupVersion{v1.SchemeGroupVersion, v1alpha1.SchemeGroupVersion,
-	workflowsv1.SchemeGroupVersion}
+// versions are those in which pipelines are served.
+var versions = []schema.GroupVersion{v1.SchemeGroupVersion, v1alpha1.SchemeGroupVersion}
 
 // getAttrs returns the labels and the fields by which pipelines can be selected.
 func getAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
