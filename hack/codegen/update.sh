@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes all generated code: protobuf (with its tags in the types), deepcopy, defaults, conversions, declarative validation, OpenAPI, apply configurations,
-# clients, listers, informers. The generators are built at the versions that hack/codegen/generators/go.mod pins, so that the result is the same everywhere.
+# Writes all generated code: deepcopy, defaults, conversions, declarative validation, OpenAPI, apply configurations, clients, listers, informers.
+# The generators are built at the versions that hack/codegen/generators/go.mod pins, so that the result is the same everywhere.
 #
 # usage: hack/codegen/update.sh
 set -o errexit -o nounset -o pipefail
@@ -11,7 +11,7 @@ bin="$PWD/bin/codegen"
 header=hack/codegen/header.txt # empty: our files have no license header
 
 mkdir -p "$bin"
-go build -C hack/codegen/generators -o "$bin" tool ./protoc
+go build -C hack/codegen/generators -o "$bin" tool
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -33,17 +33,6 @@ readonly_packages=(
 )
 readonly_flags=()
 for p in "${readonly_packages[@]}"; do readonly_flags+=(--readonly-pkg "$p"); done
-
-# go-to-protobuf finds proto files by import path below one directory.
-tree="$work/protobuf"
-mkdir -p "$tree/k8s.io" "$tree/github.com/rowkeeper" "$tree/github.com/gogo"
-ln -s "$(go list -m -f '{{.Dir}}' k8s.io/apimachinery)" "$tree/k8s.io/apimachinery"
-ln -s "$(go list -C hack/codegen/generators -m -f '{{.Dir}}' github.com/gogo/protobuf)" "$tree/github.com/gogo/protobuf"
-ln -s "$PWD" "$tree/github.com/rowkeeper/rowkeeper"
-machinery=k8s.io/apimachinery/pkg
-PATH="$bin:$PATH" "$bin/go-to-protobuf" --go-header-file "$header" --output-dir "$tree" --proto-import "$tree" \
-  --apimachinery-packages "-$machinery/util/intstr,-$machinery/api/resource,-$machinery/runtime/schema,-$machinery/runtime,-$machinery/apis/meta/v1" \
-  --packages "$(IFS=,; echo "${versions[*]}")"
 
 "$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "${internal[@]}" "${versions[@]}"
 "$bin/defaulter-gen" --go-header-file "$header" --output-file zz_generated.defaults.go --extra-peer-dirs "$module/pkg/example/apis/ci/v1" "${versions[@]}"
@@ -91,7 +80,7 @@ go run ./hack/codegen/models-schema >"$work/schema.json"
 "$bin/applyconfiguration-gen" --go-header-file "$header" --openapi-schema "$work/schema.json" \
   --output-dir pkg/example/generated/applyconfiguration --output-pkg "$generated/applyconfiguration" "${versions[@]}"
 "$bin/client-gen" --go-header-file "$header" --clientset-name versioned --input-base "$module/pkg/example/apis" --input ci/v1 --input ci/v1alpha1 \
-  --prefers-protobuf --apply-configuration-package "$generated/applyconfiguration" \
+  --apply-configuration-package "$generated/applyconfiguration" \
   --output-dir pkg/example/generated/clientset --output-pkg "$generated/clientset"
 "$bin/lister-gen" --go-header-file "$header" \
   --output-dir pkg/example/generated/listers --output-pkg "$generated/listers" "${versions[@]}"

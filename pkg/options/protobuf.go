@@ -4,6 +4,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -76,6 +77,20 @@ func notInProtobuf(schemes []*runtime.Scheme) map[schema.GroupVersion]bool {
 		}
 	}
 	return versions
+}
+
+// storableInProtobuf is whether the types of the version that each group is stored in can be encoded
+// in protobuf.
+func storableInProtobuf(scheme *runtime.Scheme) bool {
+	if scheme == nil {
+		return true
+	}
+	for version := range notInProtobuf([]*runtime.Scheme{scheme}) {
+		if slices.Index(scheme.PrioritizedVersionsForGroup(version.Group), version) == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // withoutProtobuf returns the media types of an Accept header in which an object itself can be

@@ -182,7 +182,9 @@ func (o *StorageOptions) mediaTypes() []string {
 	}
 	var types []string
 	for _, info := range o.Serializer.SupportedMediaTypes() {
-		types = append(types, info.MediaType)
+		if info.MediaType != runtime.ContentTypeProtobuf || storableInProtobuf(o.Scheme) {
+			types = append(types, info.MediaType)
+		}
 	}
 	return types
 }

@@ -3,6 +3,7 @@ package options_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,6 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/apis/example"
+	exampleinstall "k8s.io/apiserver/pkg/apis/example/install"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	encryptionconfigcontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
@@ -342,6 +346,56 @@ func TestEncryptionReload(t *testing.T) {
 	}
 	if !strings.HasPrefix(stored(t, dir)["first"], "k8s:enc:secretbox:v1:first:") {
 		t.Error("the object is lost")
+	}
+}
+
+// TestMediaTypes stores in protobuf what has code for it, as upstream's example types have, and
+// refuses to where a type has none.
+func TestMediaTypes(t *testing.T) {
+	scheme := runtime.NewScheme()
+	exampleinstall.Install(scheme)
+	codecs := serializer.NewCodecFactory(scheme)
+	store, err := storage.Open(t.Context(),
+		storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	o := options.NewStorageOptions("/registry", scheme, codecs, sqlite.Driver)
+	o.URL, o.MediaType = "memory:", runtime.ContentTypeProtobuf
+	if err := errors.Join(o.Validate()...); err != nil {
+		t.Fatal(err)
+	}
+	config := newAPI(t).NewConfig()
+	if err := o.ApplyTo(&config.Config, store); err != nil {
+		t.Fatal(err)
+	}
+	pods, err := config.RESTOptionsGetter.GetRESTOptions(example.Resource("pods"), &example.Pod{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Name: "one"},
+		Spec: example.PodSpec{NodeName: "here"}}
+	codec := pods.StorageConfig.Codec
+	encoded, err := runtime.Encode(codec, pod)
+	if err != nil || !strings.HasPrefix(string(encoded), "k8s\x00") {
+		t.Fatalf("%q is stored: %v", encoded, err)
+	}
+	decoded, err := runtime.Decode(codec, encoded)
+	if err != nil || decoded.(*example.Pod).Spec.NodeName != "here" {
+		t.Errorf("%v comes back: %v", decoded, err)
+	}
+
+	api := newAPI(t)
+	o = options.NewStorageOptions("/registry", api.Scheme, api.Codecs, sqlite.Driver)
+	o.URL, o.MediaType = "memory:", runtime.ContentTypeProtobuf
+	if err := errors.Join(o.Validate()...); err == nil || !strings.Contains(err.Error(),
+		`"application/vnd.kubernetes.protobuf" is not one of application/json, application/yaml`) {
+		t.Errorf("types without code for protobuf: %v", err)
 	}
 }
 

@@ -277,8 +277,8 @@ func TestFlags(t *testing.T) {
 		"storage-count-interval": {"7s", nil, func(out outcome) any {
 			return out.rest.CountMetricPollPeriod.String()
 		}, "7s"},
-		"storage-media-type": {apiruntime.ContentTypeProtobuf, nil, func(out outcome) any {
-			return strings.HasPrefix(stored(t, out), "k8s\x00")
+		"storage-media-type": {apiruntime.ContentTypeYAML, nil, func(out outcome) any {
+			return strings.HasPrefix(stored(t, out), "apiVersion: ")
 		}, true},
 		"storage-prefix": {"/elsewhere", nil, func(out outcome) any {
 			return out.rest.StorageConfig.Prefix
@@ -567,6 +567,8 @@ func TestValidate(t *testing.T) {
 		"--goaway-chance=0.5":                           "--goaway-chance must be between 0 and 0.02",
 		"--storage-prefix=x":                            `--storage-prefix "x" has to begin with a slash`,
 		"--storage-media-type=text/plain":               `--storage-media-type "text/plain" is not one of application/json, `,
+		// The types of the example API have no code for it.
+		"--storage-media-type=application/vnd.kubernetes.protobuf": "is not one of application/json, application/yaml",
 		"--compaction-window=0":                         "--compaction-window must not be 0",
 		"--compaction-keep=0":                           "--compaction-keep must be greater than 0",
 		"--compaction-interval=0":                       "--compaction-interval must be greater than 0",

@@ -166,11 +166,10 @@ spec:
 
 	// All media types.
 	for accept, want := range map[string]string{
-		"application/json":                             `"kind":"PipelineRunList"`,
-		"application/yaml":                             "kind: PipelineRunList",
-		"application/vnd.kubernetes.protobuf":          "k8s\x00",
-		"application/cbor":                             "\xd9\xd9\xf7",
-		"application/json;as=Table;g=meta.k8s.io;v=v1": `"name":"Pipeline","type":"string"`,
+		"application/json": `"kind":"PipelineRunList"`,
+		"application/yaml": "kind: PipelineRunList",
+		"application/cbor": "\xd9\xd9\xf7",
+		"application/json;as=Table;g=meta.k8s.io;v=v1":                     `"name":"Pipeline","type":"string"`,
 		"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1": `"kind":"PartialObjectMetadataList"`,
 	} {
 		if body := s.get(t, v1Path+"pipelineruns", accept); !strings.Contains(body, want) {

@@ -13,11 +13,11 @@ type PipelinePolicy struct {
 	// metadata is the standard object's metadata.
 	// +optional
 	// +k8s:opaqueType
-	metav1.ObjectMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// spec is the rule.
 	// +optional
-	Spec PipelinePolicySpec `json:"spec,omitempty" protobuf:"bytes,2,opt,name=spec"`
+	Spec PipelinePolicySpec `json:"spec,omitempty"`
 }
 
 // PipelinePolicySpec is what a policy rules. In patterns, * stands for any text.
@@ -30,7 +30,7 @@ type PipelinePolicySpec struct {
 	// +k8s:maxItems=256
 	// +k8s:eachVal=+k8s:maxBytes=512
 	// +k8s:eachVal=+k8s:minLength=1
-	BannedNames []string `json:"bannedNames,omitempty" protobuf:"bytes,1,rep,name=bannedNames"`
+	BannedNames []string `json:"bannedNames,omitempty"`
 	// bannedImages are patterns for images that steps must not run in. An image without tag and
 	// digest also counts as one with the tag latest.
 	// +optional
@@ -40,7 +40,7 @@ type PipelinePolicySpec struct {
 	// +k8s:maxItems=256
 	// +k8s:eachVal=+k8s:maxBytes=512
 	// +k8s:eachVal=+k8s:minLength=1
-	BannedImages []string `json:"bannedImages,omitempty" protobuf:"bytes,2,rep,name=bannedImages"`
+	BannedImages []string `json:"bannedImages,omitempty"`
 	// mirrors replace the beginnings of images, before it is decided whether they are banned.
 	// +optional
 	// +listType=map
@@ -51,12 +51,12 @@ type PipelinePolicySpec struct {
 	// +k8s:listType=map
 	// +k8s:listMapKey=prefix
 	// +k8s:maxItems=64
-	Mirrors []ImageMirror `json:"mirrors,omitempty" patchStrategy:"merge" patchMergeKey:"prefix" protobuf:"bytes,3,rep,name=mirrors"`
+	Mirrors []ImageMirror `json:"mirrors,omitempty" patchStrategy:"merge" patchMergeKey:"prefix"`
 	// message says why, or what to do instead. It is shown to whoever is refused.
 	// +optional
 	// +k8s:optional
 	// +k8s:maxBytes=1024
-	Message string `json:"message,omitempty" protobuf:"bytes,4,opt,name=message"`
+	Message string `json:"message,omitempty"`
 }
 
 // ImageMirror replaces the beginning of an image.
@@ -64,11 +64,11 @@ type ImageMirror struct {
 	// prefix is what an image begins with, such as docker.io/.
 	// +k8s:required
 	// +k8s:maxBytes=512
-	Prefix string `json:"prefix" protobuf:"bytes,1,opt,name=prefix"`
+	Prefix string `json:"prefix"`
 	// replacement is what it begins with instead, such as mirror.example.com/.
 	// +k8s:required
 	// +k8s:maxBytes=512
-	Replacement string `json:"replacement" protobuf:"bytes,2,opt,name=replacement"`
+	Replacement string `json:"replacement"`
 }
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
@@ -78,8 +78,8 @@ type PipelinePolicyList struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard list's metadata.
 	// +optional
-	metav1.ListMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	metav1.ListMeta `json:"metadata,omitempty"`
 
 	// items are the policies.
-	Items []PipelinePolicy `json:"items" protobuf:"bytes,2,rep,name=items"`
+	Items []PipelinePolicy `json:"items"`
 }

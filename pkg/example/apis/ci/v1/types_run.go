@@ -19,15 +19,15 @@ type PipelineRun struct {
 	// metadata is the standard object's metadata.
 	// +optional
 	// +k8s:opaqueType
-	metav1.ObjectMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// spec is what is wanted. Only cancelled can be changed.
 	// +optional
-	Spec PipelineRunSpec `json:"spec,omitempty" protobuf:"bytes,2,opt,name=spec"`
+	Spec PipelineRunSpec `json:"spec,omitempty"`
 	// status is what is the case. It is written through the subresource status.
 	// +optional
 	// +k8s:opaqueType
-	Status PipelineRunStatus `json:"status,omitempty" protobuf:"bytes,3,opt,name=status"`
+	Status PipelineRunStatus `json:"status,omitempty"`
 }
 
 // PipelineRunSpec is what is wanted of a run.
@@ -38,13 +38,13 @@ type PipelineRunSpec struct {
 	// +k8s:required
 	// +k8s:format=k8s-long-name
 	// +k8s:immutable
-	PipelineName string `json:"pipelineName" protobuf:"bytes,1,opt,name=pipelineName"`
+	PipelineName string `json:"pipelineName"`
 	// branch is what the run is made for. It cannot be changed.
 	// +optional
 	// +k8s:optional
 	// +k8s:maxBytes=256
 	// +k8s:immutable
-	Branch string `json:"branch,omitempty" protobuf:"bytes,2,opt,name=branch"`
+	Branch string `json:"branch,omitempty"`
 	// parameters are values for the pipeline's parameters. They cannot be changed. If there is such
 	// a pipeline, those that have no default have to be given, and no others than its own.
 	// +optional
@@ -55,17 +55,17 @@ type PipelineRunSpec struct {
 	// +k8s:listMapKey=name
 	// +k8s:maxItems=64
 	// +k8s:immutable
-	Parameters []ParameterValue `json:"parameters,omitempty" protobuf:"bytes,3,rep,name=parameters"`
+	Parameters []ParameterValue `json:"parameters,omitempty"`
 	// terminationGracePeriodSeconds is how long the running step may take to end when the run is
 	// deleted. It cannot be changed. Defaults to 30.
 	// +optional
 	// +k8s:optional
 	// +k8s:minimum=0
 	// +k8s:immutable
-	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty" protobuf:"varint,4,opt,name=terminationGracePeriodSeconds"`
+	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"`
 	// cancelled ends the run. It cannot be taken back.
 	// +optional
-	Cancelled bool `json:"cancelled,omitempty" protobuf:"varint,5,opt,name=cancelled"`
+	Cancelled bool `json:"cancelled,omitempty"`
 }
 
 // ParameterValue is the value of a parameter.
@@ -73,12 +73,12 @@ type ParameterValue struct {
 	// name is the name of the parameter.
 	// +k8s:required
 	// +k8s:maxBytes=256
-	Name string `json:"name" protobuf:"bytes,1,opt,name=name"`
+	Name string `json:"name"`
 	// value is its value, taken as it is.
 	// +optional
 	// +k8s:optional
 	// +k8s:maxBytes=65536
-	Value string `json:"value,omitempty" protobuf:"bytes,2,opt,name=value"`
+	Value string `json:"value,omitempty"`
 }
 
 // PipelineRunPhase is where a run or a step of it is in its life.
@@ -102,25 +102,25 @@ const (
 type PipelineRunStatus struct {
 	// observedGeneration is the generation that the rest of the status is about.
 	// +optional
-	ObservedGeneration int64 `json:"observedGeneration,omitempty" protobuf:"varint,1,opt,name=observedGeneration"`
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// phase is where the run is: Pending, Running, Succeeded, Failed or Cancelled.
 	// +optional
-	Phase PipelineRunPhase `json:"phase,omitempty" protobuf:"bytes,2,opt,name=phase,casttype=PipelineRunPhase"`
+	Phase PipelineRunPhase `json:"phase,omitempty"`
 	// startTime is when the run started.
 	// +optional
 	// +k8s:opaqueType
-	StartTime *metav1.Time `json:"startTime,omitempty" protobuf:"bytes,3,opt,name=startTime"`
+	StartTime *metav1.Time `json:"startTime,omitempty"`
 	// completionTime is when the run ended.
 	// +optional
 	// +k8s:opaqueType
-	CompletionTime *metav1.Time `json:"completionTime,omitempty" protobuf:"bytes,4,opt,name=completionTime"`
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 	// steps say where each step is.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +patchStrategy=merge
 	// +patchMergeKey=name
-	Steps []StepStatus `json:"steps,omitempty" patchStrategy:"merge" patchMergeKey:"name" protobuf:"bytes,5,rep,name=steps"`
+	Steps []StepStatus `json:"steps,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
 	// conditions are the latest observations. Succeeded tells how the run ended.
 	// +optional
 	// +listType=map
@@ -128,27 +128,27 @@ type PipelineRunStatus struct {
 	// +patchStrategy=merge
 	// +patchMergeKey=type
 	// +k8s:eachVal=+k8s:opaqueType
-	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type" protobuf:"bytes,6,rep,name=conditions"`
+	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type"`
 }
 
 // StepStatus says where a step is.
 type StepStatus struct {
 	// name is the name of the step.
-	Name string `json:"name" protobuf:"bytes,1,opt,name=name"`
+	Name string `json:"name"`
 	// phase is where the step is.
 	// +optional
-	Phase PipelineRunPhase `json:"phase,omitempty" protobuf:"bytes,2,opt,name=phase,casttype=PipelineRunPhase"`
+	Phase PipelineRunPhase `json:"phase,omitempty"`
 	// startTime is when the step started.
 	// +optional
 	// +k8s:opaqueType
-	StartTime *metav1.Time `json:"startTime,omitempty" protobuf:"bytes,3,opt,name=startTime"`
+	StartTime *metav1.Time `json:"startTime,omitempty"`
 	// completionTime is when the step ended.
 	// +optional
 	// +k8s:opaqueType
-	CompletionTime *metav1.Time `json:"completionTime,omitempty" protobuf:"bytes,4,opt,name=completionTime"`
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 	// exitCode is what the command exited with.
 	// +optional
-	ExitCode *int32 `json:"exitCode,omitempty" protobuf:"varint,5,opt,name=exitCode"`
+	ExitCode *int32 `json:"exitCode,omitempty"`
 }
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
@@ -158,10 +158,10 @@ type PipelineRunList struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard list's metadata.
 	// +optional
-	metav1.ListMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	metav1.ListMeta `json:"metadata,omitempty"`
 
 	// items are the runs.
-	Items []PipelineRun `json:"items" protobuf:"bytes,2,rep,name=items"`
+	Items []PipelineRun `json:"items"`
 }
 
 // +genclient
@@ -175,12 +175,12 @@ type LogChunk struct {
 	// metadata is the standard object's metadata.
 	// +optional
 	// +k8s:opaqueType
-	metav1.ObjectMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// spec is the content, which cannot be changed.
 	// +optional
 	// +k8s:immutable
-	Spec LogChunkSpec `json:"spec,omitempty" protobuf:"bytes,2,opt,name=spec"`
+	Spec LogChunkSpec `json:"spec,omitempty"`
 }
 
 // LogChunkSpec is the content of a piece of a log.
@@ -189,28 +189,28 @@ type LogChunkSpec struct {
 	// +required
 	// +k8s:required
 	// +k8s:format=k8s-long-name
-	RunName string `json:"runName" protobuf:"bytes,1,opt,name=runName"`
+	RunName string `json:"runName"`
 	// runUID is the run's UID, so that a later run of the same name does not get these lines.
 	// +required
 	// +k8s:required
 	// +k8s:opaqueType
-	RunUID types.UID `json:"runUID" protobuf:"bytes,2,opt,name=runUID,casttype=k8s.io/apimachinery/pkg/types.UID"`
+	RunUID types.UID `json:"runUID"`
 	// sequence is the place of the piece in the run's log, from 0. Pieces with the same sequence
 	// are shown one after another, by name.
 	// +optional
 	// +k8s:optional
 	// +k8s:minimum=0
-	Sequence int64 `json:"sequence" protobuf:"varint,3,opt,name=sequence"`
+	Sequence int64 `json:"sequence"`
 	// step is the name of the step that wrote the lines.
 	// +optional
-	Step string `json:"step,omitempty" protobuf:"bytes,4,opt,name=step"`
+	Step string `json:"step,omitempty"`
 	// lines are without line breaks.
 	// +optional
 	// +listType=atomic
 	// +k8s:optional
 	// +k8s:maxItems=10000
 	// +k8s:eachVal=+k8s:maxBytes=65536
-	Lines []string `json:"lines,omitempty" protobuf:"bytes,5,rep,name=lines"`
+	Lines []string `json:"lines,omitempty"`
 }
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
@@ -220,10 +220,10 @@ type LogChunkList struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard list's metadata.
 	// +optional
-	metav1.ListMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	metav1.ListMeta `json:"metadata,omitempty"`
 
 	// items are the pieces.
-	Items []LogChunk `json:"items" protobuf:"bytes,2,rep,name=items"`
+	Items []LogChunk `json:"items"`
 }
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
@@ -237,11 +237,11 @@ type PipelineRunRequest struct {
 	// metadata is the standard object's metadata. The name, if any, is the pipeline's.
 	// +optional
 	// +k8s:opaqueType
-	metav1.ObjectMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// spec is what the run is to be given.
 	// +optional
-	Spec PipelineRunRequestSpec `json:"spec,omitempty" protobuf:"bytes,2,opt,name=spec"`
+	Spec PipelineRunRequestSpec `json:"spec,omitempty"`
 }
 
 // PipelineRunRequestSpec is what a run is to be given.
@@ -250,7 +250,7 @@ type PipelineRunRequestSpec struct {
 	// +optional
 	// +k8s:optional
 	// +k8s:maxBytes=256
-	Branch string `json:"branch,omitempty" protobuf:"bytes,1,opt,name=branch"`
+	Branch string `json:"branch,omitempty"`
 	// parameters are values for the pipeline's parameters. Those that have no default have to be
 	// given.
 	// +optional
@@ -260,7 +260,7 @@ type PipelineRunRequestSpec struct {
 	// +k8s:listType=map
 	// +k8s:listMapKey=name
 	// +k8s:maxItems=64
-	Parameters []ParameterValue `json:"parameters,omitempty" protobuf:"bytes,2,rep,name=parameters"`
+	Parameters []ParameterValue `json:"parameters,omitempty"`
 }
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
@@ -273,20 +273,20 @@ type PipelineRunsOptions struct {
 
 	// branch selects the runs of one branch.
 	// +optional
-	Branch string `json:"branch,omitempty" protobuf:"bytes,1,opt,name=branch"`
+	Branch string `json:"branch,omitempty"`
 	// limit is how many runs are returned at most. If there are more, the list says how to
 	// continue.
 	// +optional
-	Limit int64 `json:"limit,omitempty" protobuf:"varint,2,opt,name=limit"`
+	Limit int64 `json:"limit,omitempty"`
 	// continue is what the list before said.
 	// +optional
-	Continue string `json:"continue,omitempty" protobuf:"bytes,3,opt,name=continue"`
+	Continue string `json:"continue,omitempty"`
 	// labelSelector selects runs by their labels, as for any list.
 	// +optional
-	LabelSelector string `json:"labelSelector,omitempty" protobuf:"bytes,4,opt,name=labelSelector"`
+	LabelSelector string `json:"labelSelector,omitempty"`
 	// fieldSelector selects runs by their fields, as for any list.
 	// +optional
-	FieldSelector string `json:"fieldSelector,omitempty" protobuf:"bytes,5,opt,name=fieldSelector"`
+	FieldSelector string `json:"fieldSelector,omitempty"`
 }
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
@@ -299,16 +299,16 @@ type PipelineRunLogOptions struct {
 
 	// follow goes on until the run has ended.
 	// +optional
-	Follow bool `json:"follow,omitempty" protobuf:"varint,1,opt,name=follow"`
+	Follow bool `json:"follow,omitempty"`
 	// step selects the lines of one step.
 	// +optional
-	Step string `json:"step,omitempty" protobuf:"bytes,2,opt,name=step"`
+	Step string `json:"step,omitempty"`
 	// skipLines is how many of the lines are left out, counted from the first: those that the
 	// caller has already.
 	// +optional
-	SkipLines int64 `json:"skipLines,omitempty" protobuf:"varint,3,opt,name=skipLines"`
+	SkipLines int64 `json:"skipLines,omitempty"`
 	// tailLines is how many of the lines that are stored are shown, counted from the last. Without
 	// it, all are.
 	// +optional
-	TailLines *int64 `json:"tailLines,omitempty" protobuf:"varint,4,opt,name=tailLines"`
+	TailLines *int64 `json:"tailLines,omitempty"`
 }

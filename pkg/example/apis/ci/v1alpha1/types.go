@@ -11,36 +11,36 @@ type Pipeline struct {
 	// metadata is the standard object's metadata. The annotation ci.rowkeeper.dev/structured holds
 	// what this version cannot express.
 	// +optional
-	metav1.ObjectMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// spec is what is wanted.
 	// +optional
-	Spec PipelineSpec `json:"spec,omitempty" protobuf:"bytes,2,opt,name=spec"`
+	Spec PipelineSpec `json:"spec,omitempty"`
 	// status is what is the case. It is written through the subresource status.
 	// +optional
-	Status PipelineStatus `json:"status,omitempty" protobuf:"bytes,3,opt,name=status"`
+	Status PipelineStatus `json:"status,omitempty"`
 }
 
 // PipelineSpec is what is wanted of a pipeline.
 type PipelineSpec struct {
 	// image is what the commands run in.
 	// +optional
-	Image string `json:"image,omitempty" protobuf:"bytes,1,opt,name=image"`
+	Image string `json:"image,omitempty"`
 	// commands are lines for the shell, which run one after another. There is at least one.
 	// +optional
 	// +listType=atomic
-	Commands []string `json:"commands,omitempty" protobuf:"bytes,2,rep,name=commands"`
+	Commands []string `json:"commands,omitempty"`
 	// parameters are the names of what a run can be given, with the values for a run that gives
 	// none. An empty value means that it has to be given.
 	// +optional
-	Parameters map[string]string `json:"parameters,omitempty" protobuf:"bytes,3,rep,name=parameters"`
+	Parameters map[string]string `json:"parameters,omitempty"`
 	// maxParallelRuns is how many runs may be running at a time; further ones wait. It is set by
 	// scaling, too. Defaults to 1.
 	// +optional
-	MaxParallelRuns *int32 `json:"maxParallelRuns,omitempty" protobuf:"varint,4,opt,name=maxParallelRuns"`
+	MaxParallelRuns *int32 `json:"maxParallelRuns,omitempty"`
 	// suspended keeps runs that have not started from starting.
 	// +optional
-	Suspended bool `json:"suspended,omitempty" protobuf:"varint,5,opt,name=suspended"`
+	Suspended bool `json:"suspended,omitempty"`
 }
 
 // PipelinePhase sums the status of a pipeline up in one word.
@@ -62,20 +62,20 @@ const (
 type PipelineStatus struct {
 	// observedGeneration is the generation that the rest of the status is about.
 	// +optional
-	ObservedGeneration int64 `json:"observedGeneration,omitempty" protobuf:"varint,1,opt,name=observedGeneration"`
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// phase sums the conditions up: Pending, Ready, Suspended or Failed.
 	// +optional
-	Phase PipelinePhase `json:"phase,omitempty" protobuf:"bytes,2,opt,name=phase,casttype=PipelinePhase"`
+	Phase PipelinePhase `json:"phase,omitempty"`
 	// activeRuns is how many runs are running.
 	// +optional
-	ActiveRuns int32 `json:"activeRuns,omitempty" protobuf:"varint,3,opt,name=activeRuns"`
+	ActiveRuns int32 `json:"activeRuns,omitempty"`
 	// conditions are the latest observations. Ready tells whether runs can start.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +patchStrategy=merge
 	// +patchMergeKey=type
-	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type" protobuf:"bytes,4,rep,name=conditions"`
+	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type"`
 }
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
@@ -85,8 +85,8 @@ type PipelineList struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard list's metadata.
 	// +optional
-	metav1.ListMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	metav1.ListMeta `json:"metadata,omitempty"`
 
 	// items are the pipelines.
-	Items []Pipeline `json:"items" protobuf:"bytes,2,rep,name=items"`
+	Items []Pipeline `json:"items"`
 }

@@ -49,7 +49,6 @@ func newLogChunks(c *CiV1Client, namespace string) *logChunks {
 			namespace,
 			func() *civ1.LogChunk { return &civ1.LogChunk{} },
 			func() *civ1.LogChunkList { return &civ1.LogChunkList{} },
-			gentype.PrefersProtobuf[*civ1.LogChunk](),
 		),
 	}
 }

@@ -57,7 +57,6 @@ func newPipelines(c *CiV1Client, namespace string) *pipelines {
 			namespace,
 			func() *civ1.Pipeline { return &civ1.Pipeline{} },
 			func() *civ1.PipelineList { return &civ1.PipelineList{} },
-			gentype.PrefersProtobuf[*civ1.Pipeline](),
 		),
 	}
 }
@@ -66,7 +65,6 @@ func newPipelines(c *CiV1Client, namespace string) *pipelines {
 func (c *pipelines) GetScale(ctx context.Context, pipelineName string, options metav1.GetOptions) (result *autoscalingv1.Scale, err error) {
 	result = &autoscalingv1.Scale{}
 	err = c.GetClient().Get().
-		UseProtobufAsDefault().
 		Namespace(c.GetNamespace()).
 		Resource("pipelines").
 		Name(pipelineName).
@@ -81,7 +79,6 @@ func (c *pipelines) GetScale(ctx context.Context, pipelineName string, options m
 func (c *pipelines) UpdateScale(ctx context.Context, pipelineName string, scale *autoscalingv1.Scale, opts metav1.UpdateOptions) (result *autoscalingv1.Scale, err error) {
 	result = &autoscalingv1.Scale{}
 	err = c.GetClient().Put().
-		UseProtobufAsDefault().
 		Namespace(c.GetNamespace()).
 		Resource("pipelines").
 		Name(pipelineName).

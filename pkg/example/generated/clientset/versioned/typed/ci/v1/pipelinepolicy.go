@@ -49,7 +49,6 @@ func newPipelinePolicies(c *CiV1Client) *pipelinePolicies {
 			"",
 			func() *civ1.PipelinePolicy { return &civ1.PipelinePolicy{} },
 			func() *civ1.PipelinePolicyList { return &civ1.PipelinePolicyList{} },
-			gentype.PrefersProtobuf[*civ1.PipelinePolicy](),
 		),
 	}
 }

@@ -53,7 +53,6 @@ func newPipelineRuns(c *CiV1Client, namespace string) *pipelineRuns {
 			namespace,
 			func() *civ1.PipelineRun { return &civ1.PipelineRun{} },
 			func() *civ1.PipelineRunList { return &civ1.PipelineRunList{} },
-			gentype.PrefersProtobuf[*civ1.PipelineRun](),
 		),
 	}
 }

@@ -53,7 +53,6 @@ func newPipelines(c *CiV1alpha1Client, namespace string) *pipelines {
 			namespace,
 			func() *civ1alpha1.Pipeline { return &civ1alpha1.Pipeline{} },
 			func() *civ1alpha1.PipelineList { return &civ1alpha1.PipelineList{} },
-			gentype.PrefersProtobuf[*civ1alpha1.Pipeline](),
 		),
 	}
 }
