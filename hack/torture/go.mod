@@ -22,7 +22,10 @@ require (
 	modernc.org/sqlite v1.61.1
 )
 
-require github.com/tidwall/btree v1.8.2 // indirect
+require (
+	github.com/tidwall/btree v1.8.2 // indirect
+	k8s.io/apiextensions-apiserver v0.37.2 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.2 // indirect
