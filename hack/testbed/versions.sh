@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 
 images=("$@")
 [ $# -gt 0 ] || images=(postgres:15 postgres:18 mariadb:10.11)
-packages='./storage/internal/contract ./storage/internal/mvcc/... ./storage/internal/sqlread ./storage/postgres/... ./storage/mysql/...'
+packages='./storage/internal/contract ./storage/internal/mvcc/... ./storage/internal/sqlkit ./storage/postgres/... ./storage/mysql/...'
 
 trap 'hack/testbed/docker.sh stop' EXIT
 hack/testbed/docker.sh start && hack/testbed/images.sh "${images[@]}" || exit 1

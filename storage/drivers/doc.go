@@ -21,7 +21,7 @@
 //	stores.go       the stores in the database: finds, creates and lists them
 //	backend.go      what stores share: pools; and the backend: limits, optional interfaces
 //	statements.go   the statements on the store's tables, each with its argument and its index
-//	read.go         runs a statement for storage/internal/sqlread, which has the reads
+//	read.go         runs a statement for storage/internal/sqlkit, which has the reads
 //	transaction.go  how a transaction is sent, and takes the commit lock
 //	commit.go       Commit
 //	locked.go       Locked, for what is rare

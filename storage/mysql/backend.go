@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // How many connections each kind of work has besides those of reads, so that none takes those of
@@ -38,7 +38,7 @@ type database struct {
 	// admin has a new connection for each use, which is compared with nothing: Identity and Fence
 	// are how a store moves to another server.
 	admin *sql.DB
-	lists sqlread.Lists
+	lists sqlkit.Lists
 	// holders are the backends, and who has connected.
 	holders contract.Holders
 }
@@ -46,7 +46,7 @@ type database struct {
 // backend is a store in MySQL or MariaDB.
 type backend struct {
 	*database
-	sqlread.KeysReader
+	sqlkit.KeysReader
 	// id is that of the store, which the rows of its tables have, and store the same in decimal
 	// digits.
 	id    int64
@@ -83,7 +83,7 @@ func newDatabase(s *server, timeout time.Duration) *database {
 		tails:   s.pool(connector{server: s}, tailConns),
 		reads:   s.pool(connector{server: s}, s.cfg.readConns),
 		admin:   s.pool(connector{server: s, transactions: true, once: true}, adminConns),
-		lists:   sqlread.NewLists(s.cfg.readConns),
+		lists:   sqlkit.NewLists(s.cfg.readConns),
 	}
 	d.holders.Hold()
 	return d

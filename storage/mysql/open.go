@@ -5,7 +5,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // Connect connects to the database and checks that it has a schema that this program can use. It
@@ -71,7 +71,7 @@ func (d *database) Store(ctx context.Context, name string) (contract.Backend, er
 		return nil, d.failed(what, err)
 	}
 	reads := readsOf(b.store)
-	b.KeysReader.Reader = sqlread.NewReader(b, &reads, d.lists)
+	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, d.lists)
 	d.holders.Hold()
 	return b, nil
 }

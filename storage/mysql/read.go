@@ -10,23 +10,23 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // class returns the connections of a class.
-func (b *backend) class(c sqlread.Class) *sql.DB {
+func (b *backend) class(c sqlkit.Class) *sql.DB {
 	switch c {
-	case sqlread.Head:
+	case sqlkit.Head:
 		return b.heads
-	case sqlread.Single, sqlread.List:
+	case sqlkit.Single, sqlkit.List:
 		return b.reads
 	default:
 		return b.tails
 	}
 }
 
-// Query implements [sqlread.Database].
-func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool,
+// Query implements [sqlkit.Database].
+func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cursor) bool,
 	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
@@ -82,7 +82,7 @@ func arguments(text string, args []any) (string, []any) {
 	return text, args
 }
 
-// cursor implements [sqlread.Cursor].
+// cursor implements [sqlkit.Cursor].
 type cursor struct {
 	row row
 	// readOnly is set when the state says so.

@@ -1,6 +1,6 @@
 package mysql
 
-import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+import "github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 
 // The statements. Three things hold of all of them:
 //
@@ -25,8 +25,8 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 // The time is UTC_TIMESTAMP, which does not depend on the session's time zone.
 
 // readsOf are the statements of the reads of a store.
-func readsOf(store string) sqlread.Statements {
-	return sqlread.Statements{
+func readsOf(store string) sqlkit.Statements {
+	return sqlkit.Statements{
 		State:     preparedState,
 		Tail:      ofStore(selectTail, store),
 		Get:       ofStore(selectKey, store),

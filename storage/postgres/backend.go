@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // database is what the stores of a database share. It implements [contract.Database].
@@ -18,7 +18,7 @@ type database struct {
 	// reads the heads, the logs, and what expiry and compaction need, and must never have to wait
 	// for lists, which use reads.
 	commits, tails, reads *pgxpool.Pool
-	lists                 sqlread.Lists
+	lists                 sqlkit.Lists
 	// begun is the number of the connection that was begun last.
 	begun     atomic.Int64
 	listener  listener
@@ -33,7 +33,7 @@ type database struct {
 // backend is a store in PostgreSQL.
 type backend struct {
 	*database
-	sqlread.KeysReader
+	sqlkit.KeysReader
 	// store is the id of the store, which the rows of its tables have.
 	store int32
 	// opened and durable are what was found when the backend was opened.

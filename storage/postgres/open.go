@@ -11,7 +11,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // Connect implements [contract.Driver].
@@ -60,7 +60,7 @@ WHERE NOT has_table_privilege(name, privilege)`
 
 // connect makes the pools. Nothing connects yet.
 func connect(ctx context.Context, cfg *config) (*database, error) {
-	d := &database{cfg: cfg, lists: sqlread.NewLists(int(cfg.pool.MaxConns))}
+	d := &database{cfg: cfg, lists: sqlkit.NewLists(int(cfg.pool.MaxConns))}
 	d.listener = listener{d: d, interval: probeInterval, ears: map[int32]map[*ear]struct{}{}}
 	d.announcer = announcer{d: d, process: rand.Text(), untold: map[int32]contract.Revision{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
@@ -106,7 +106,7 @@ func (d *database) Store(ctx context.Context, name string) (contract.Backend, er
 	}); err != nil {
 		return nil, err
 	}
-	b.KeysReader.Reader = sqlread.NewReader(b, &reads, d.lists)
+	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, d.lists)
 	d.holders.Hold()
 	return b, nil
 }

@@ -6,21 +6,21 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // class returns the connections of a class.
-func (d *database) class(c sqlread.Class) *pgxpool.Pool {
+func (d *database) class(c sqlkit.Class) *pgxpool.Pool {
 	switch c {
-	case sqlread.Single, sqlread.List:
+	case sqlkit.Single, sqlkit.List:
 		return d.reads
 	default:
 		return d.tails
 	}
 }
 
-// Query implements [sqlread.Database].
-func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool,
+// Query implements [sqlkit.Database].
+func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cursor) bool,
 	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
@@ -69,7 +69,7 @@ func argument(a any) any {
 	return a
 }
 
-// cursor implements [sqlread.Cursor]. Its row is valid until the next one is received.
+// cursor implements [sqlkit.Cursor]. Its row is valid until the next one is received.
 type cursor struct{ row row }
 
 func (c *cursor) State(st *contract.State) bool {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // The statements, each whole, with the argument for its correctness and the indexes that it uses.
@@ -62,7 +62,7 @@ state AS MATERIALIZED (
 )`
 
 // reads are the statements of the reads.
-var reads = sqlread.Statements{
+var reads = sqlkit.Statements{
 	State:     sqlState,
 	Tail:      sqlTail,
 	Get:       sqlGet,

@@ -11,12 +11,12 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // backend is a store in a file or in memory.
 type backend struct {
-	sqlread.KeysReader
+	sqlkit.KeysReader
 	cfg  config
 	opts contract.DriverOptions
 	// dbName is what connections open: the file, or a name in SQLite's file system in memory.
@@ -203,7 +203,7 @@ func newBackend(cfg config, opts contract.DriverOptions) *backend {
 		b.dbName = "/rowkeeper-" + rand.Text()
 		p := sqlite3.NewPool(1, b.connect)
 		b.commits, b.heads, b.tails, b.reads, b.polls = p, p, p, p, p
-		b.KeysReader.Reader = sqlread.NewReader(b, &reads, sqlread.NewLists(1))
+		b.KeysReader.Reader = sqlkit.NewReader(b, &reads, sqlkit.NewLists(1))
 		return b
 	}
 	b.commits = sqlite3.NewPool(1, b.connectWriter)
@@ -213,6 +213,6 @@ func newBackend(cfg config, opts contract.DriverOptions) *backend {
 	b.tails = sqlite3.NewPool(2, b.connectReader)
 	b.reads = sqlite3.NewPool(cfg.readers, b.connectReader)
 	b.polls = sqlite3.NewPool(1, b.connectReader)
-	b.KeysReader.Reader = sqlread.NewReader(b, &reads, sqlread.NewLists(cfg.readers))
+	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, sqlkit.NewLists(cfg.readers))
 	return b
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // read runs an operation that only reads, on a connection of the pool. The context that it gives to
@@ -32,23 +32,23 @@ func (b *backend) readDespiteFence(ctx context.Context, p *sqlite3.Pool,
 }
 
 // class returns the connections of a class.
-func (b *backend) class(c sqlread.Class) *sqlite3.Pool {
+func (b *backend) class(c sqlkit.Class) *sqlite3.Pool {
 	switch c {
-	case sqlread.Head:
+	case sqlkit.Head:
 		return b.heads
-	case sqlread.Single, sqlread.List:
+	case sqlkit.Single, sqlkit.List:
 		return b.reads
 	default:
 		return b.tails
 	}
 }
 
-// Query implements [sqlread.Database].
-func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool,
+// Query implements [sqlkit.Database].
+func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cursor) bool,
 	args ...any) error {
 	return b.read(ctx, b.class(r.Class), func(ctx context.Context, c *sqlite3.Conn) error {
 		cur := &cursor{}
-		if r.Class != sqlread.Head && r.Class != sqlread.Single {
+		if r.Class != sqlkit.Head && r.Class != sqlkit.Single {
 			// A read of one key, or of a few, is over before it could be interrupted. This one may
 			// walk over many rows.
 			defer c.Interruptible(ctx)()
@@ -131,7 +131,7 @@ func bind(s *sqlite3.Stmt, arg any) {
 	}
 }
 
-// cursor implements [sqlread.Cursor].
+// cursor implements [sqlkit.Cursor].
 type cursor struct {
 	// s is the statement, nil while only the state is there, and first its first column after the
 	// state.

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // endless is a read that never ends.
-var endless = &sqlread.Read{Class: sqlread.List, SQL: `
+var endless = &sqlkit.Read{Class: sqlkit.List, SQL: `
 	WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
 	SELECT count(*) FROM n WHERE ?1 = 1`}
 
@@ -22,7 +22,7 @@ func TestInterrupt(t *testing.T) {
 		defer b.Close()
 		ctx, cancel := context.WithCancel(context.Background())
 		began := false
-		err := b.Query(ctx, endless, func(sqlread.Cursor) bool { // it gets the state first
+		err := b.Query(ctx, endless, func(sqlkit.Cursor) bool { // it gets the state first
 			began = true
 			cancel()
 			return true
@@ -53,7 +53,7 @@ func TestTimeout(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second,
 			errors.New("the timeout has not ended the statement"))
 		defer cancel()
-		err := b.Query(ctx, endless, func(sqlread.Cursor) bool { return true }, int64(1))
+		err := b.Query(ctx, endless, func(sqlkit.Cursor) bool { return true }, int64(1))
 		oneSentence(t, err, contract.Unavailable, "did not answer in time")
 		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			t.Errorf("%v, %v", err, context.Cause(ctx))

@@ -1,6 +1,6 @@
 package sqlite
 
-import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+import "github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 
 // The statements. A read's state and rows are of one snapshot: the state is in the statement's one
 // row, or the state's statement is stepped first and reset last, and SQLite ends a connection's
@@ -12,7 +12,7 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 // table.
 
 // reads are the statements of the reads.
-var reads = sqlread.Statements{
+var reads = sqlkit.Statements{
 	State:     selectState,
 	Tail:      selectTail,
 	Get:       selectGet,

@@ -1,4 +1,4 @@
-package sqlread_test
+package sqlkit_test
 
 import (
 	"context"
@@ -17,19 +17,19 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
 
 // fake is a database in which every read blocks until release is closed, and then answers rows.
 type fake struct {
-	began   chan sqlread.Class
+	began   chan sqlkit.Class
 	release chan struct{}
 	rows    []row
 }
 
-func (f *fake) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool,
+func (f *fake) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cursor) bool,
 	_ ...any) error {
 	f.began <- r.Class
 	select {
@@ -74,7 +74,7 @@ var writable = &contract.State{Head: contract.Position{Revision: 9}, Writable: t
 	Now: time.UnixMicro(1000)}
 
 func answers(rows ...row) *fake {
-	f := &fake{began: make(chan sqlread.Class, 1000), release: make(chan struct{}), rows: rows}
+	f := &fake{began: make(chan sqlkit.Class, 1000), release: make(chan struct{}), rows: rows}
 	close(f.release)
 	return f
 }
@@ -84,9 +84,9 @@ func answers(rows ...row) *fake {
 func TestListsLeaveConnections(t *testing.T) {
 	for _, conns := range []int{1, 2, 3, 8} {
 		t.Run(fmt.Sprint(conns), func(t *testing.T) {
-			f := &fake{began: make(chan sqlread.Class, 1000), release: make(chan struct{}),
+			f := &fake{began: make(chan sqlkit.Class, 1000), release: make(chan struct{}),
 				rows: []row{{state: writable}}}
-			r := sqlread.NewReader(f, &sqlread.Statements{}, sqlread.NewLists(conns))
+			r := sqlkit.NewReader(f, &sqlkit.Statements{}, sqlkit.NewLists(conns))
 			var done sync.WaitGroup
 			lists := []func() error{
 				func() error {
@@ -109,7 +109,7 @@ func TestListsLeaveConnections(t *testing.T) {
 			}
 			want := max(1, conns-2)
 			for range want {
-				if class := <-f.began; class != sqlread.List {
+				if class := <-f.began; class != sqlkit.List {
 					t.Errorf("a list is of class %d", class)
 				}
 			}
@@ -128,7 +128,7 @@ func TestListsLeaveConnections(t *testing.T) {
 				})
 			}
 			for range 20 { // no list comes between: as many as may are under way
-				if class := <-f.began; class != sqlread.Single {
+				if class := <-f.began; class != sqlkit.Single {
 					t.Errorf("a read of class %d began", class)
 				}
 			}
@@ -141,22 +141,22 @@ func TestListsLeaveConnections(t *testing.T) {
 // TestClasses: what expiry, compaction, watches and consistent reads need does not wait for lists.
 func TestClasses(t *testing.T) {
 	f := answers(row{state: writable})
-	r := sqlread.KeysReader{Reader: sqlread.NewReader(f, &sqlread.Statements{},
-		sqlread.NewLists(4))}
+	r := sqlkit.KeysReader{Reader: sqlkit.NewReader(f, &sqlkit.Statements{},
+		sqlkit.NewLists(4))}
 	for _, read := range []struct {
-		class sqlread.Class
+		class sqlkit.Class
 		ask   func() error
 	}{
-		{sqlread.Head, func() error { _, err := r.State(t.Context()); return err }},
-		{sqlread.Tail, func() error {
+		{sqlkit.Head, func() error { _, err := r.State(t.Context()); return err }},
+		{sqlkit.Tail, func() error {
 			_, err := r.Tail(t.Context(), 1, 1, contract.PrevOfAll)
 			return err
 		}},
-		{sqlread.Single, func() error { _, _, err := r.Get(t.Context(), "k"); return err }},
-		{sqlread.Single, func() error { _, _, err := r.GetKeys(t.Context(), nil); return err }},
-		{sqlread.Maintenance, func() error { _, _, err := r.Expired(t.Context(), 1); return err }},
-		{sqlread.Maintenance, func() error { _, err := r.FirstAt(t.Context(), 1); return err }},
-		{sqlread.Maintenance, func() error { _, err := r.Size(t.Context()); return err }},
+		{sqlkit.Single, func() error { _, _, err := r.Get(t.Context(), "k"); return err }},
+		{sqlkit.Single, func() error { _, _, err := r.GetKeys(t.Context(), nil); return err }},
+		{sqlkit.Maintenance, func() error { _, _, err := r.Expired(t.Context(), 1); return err }},
+		{sqlkit.Maintenance, func() error { _, err := r.FirstAt(t.Context(), 1); return err }},
+		{sqlkit.Maintenance, func() error { _, err := r.Size(t.Context()); return err }},
 	} {
 		if err := read.ask(); err != nil {
 			t.Error(err)
@@ -172,8 +172,8 @@ func TestClasses(t *testing.T) {
 func TestMaintenanceRefusesReadOnly(t *testing.T) {
 	late := *writable
 	late.Writable = false
-	r := sqlread.NewReader(answers(row{state: &late, columns: []any{int64(1), int64(2)}}),
-		&sqlread.Statements{}, sqlread.NewLists(4))
+	r := sqlkit.NewReader(answers(row{state: &late, columns: []any{int64(1), int64(2)}}),
+		&sqlkit.Statements{}, sqlkit.NewLists(4))
 	_, first := r.FirstAt(t.Context(), 1)
 	_, size := r.Size(t.Context())
 	for _, err := range []error{first, size} {
@@ -200,19 +200,19 @@ func TestBound(t *testing.T) {
 	// the state comes first, and the rows in another order than that of the index
 	slices.Reverse(rows)
 	slices.Reverse(logged)
-	p, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{},
-		sqlread.NewLists(4)).Page(t.Context(), contract.PageQuery{Limit: 10})
+	p, err := sqlkit.NewReader(answers(rows...), &sqlkit.Statements{},
+		sqlkit.NewLists(4)).Page(t.Context(), contract.PageQuery{Limit: 10})
 	if err != nil || len(p.Rows) != 2 || !p.More || p.Rows[0].Key >= p.Rows[1].Key ||
 		p.State.Head.Revision != 9 {
 		t.Errorf("%v", err)
 	}
-	found, _, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{},
-		sqlread.NewLists(4)).Values(t.Context(), nil)
+	found, _, err := sqlkit.NewReader(answers(rows...), &sqlkit.Statements{},
+		sqlkit.NewLists(4)).Values(t.Context(), nil)
 	if err != nil || len(found) != 2 {
 		t.Errorf("%d rows, %v", len(found), err)
 	}
-	tail, err := sqlread.NewReader(answers(logged...), &sqlread.Statements{},
-		sqlread.NewLists(4)).Tail(t.Context(), 1, 10, contract.PrevOfAll)
+	tail, err := sqlkit.NewReader(answers(logged...), &sqlkit.Statements{},
+		sqlkit.NewLists(4)).Tail(t.Context(), 1, 10, contract.PrevOfAll)
 	if err != nil || len(tail.Rows) != 2 || !tail.More ||
 		tail.Rows[0].Revision >= tail.Rows[1].Revision {
 		t.Errorf("%v", err)
@@ -225,7 +225,7 @@ func TestCutOffBeforeState(t *testing.T) {
 	value := strings.Repeat("v", contract.ReadBytes)
 	f := answers(row{columns: []any{"k", int64(1), int64(1), int64(1), int64(0), value}},
 		row{state: writable})
-	_, err := sqlread.NewReader(f, &sqlread.Statements{}, sqlread.NewLists(4)).Page(
+	_, err := sqlkit.NewReader(f, &sqlkit.Statements{}, sqlkit.NewLists(4)).Page(
 		t.Context(), contract.PageQuery{Limit: 10})
 	if err == nil || contract.ClassOf(err) != contract.Unavailable ||
 		err.Error() != "cannot list keys: enough was read before the row with the state came" {
@@ -248,8 +248,8 @@ func TestExpired(t *testing.T) {
 		{5, "", 0, rows[:1]},
 		{5, "a b ", 0, []row{rows[0], rows[2], rows[3]}},
 	} {
-		expired, next, err := sqlread.NewReader(answers(test.rows...), &sqlread.Statements{},
-			sqlread.NewLists(4)).Expired(t.Context(), test.limit)
+		expired, next, err := sqlkit.NewReader(answers(test.rows...), &sqlkit.Statements{},
+			sqlkit.NewLists(4)).Expired(t.Context(), test.limit)
 		keys := ""
 		for _, e := range expired {
 			keys += string(e.Key) + " "
@@ -269,8 +269,8 @@ func TestSweepable(t *testing.T) {
 			row{columns: []any{int64(5), int64(3), int64(0)}},
 			row{columns: []any{int64(4), int64(0), int64(1)}},
 		)
-		got, err := sqlread.NewReader(f, &sqlread.Statements{},
-			sqlread.NewLists(1)).Sweepable(t.Context(), 10)
+		got, err := sqlkit.NewReader(f, &sqlkit.Statements{},
+			sqlkit.NewLists(1)).Sweepable(t.Context(), 10)
 		want := []contract.SweepRow{{Revision: 4, Deleted: true}, {Revision: 5, Prev: 3}}
 		n, _ := aborted.(int64)
 		if err != nil || !slices.Equal(got.Rows, want) || got.Aborted != contract.Revision(n) ||

@@ -1,4 +1,4 @@
-package sqlread
+package sqlkit
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-// Package sqlread reads a store from a SQL database. It has the reads of [mvcc.Backend], once for
+// Package sqlkit reads a store from a SQL database. It has the reads of [mvcc.Backend], once for
 // all databases: which statement a read runs, and what the columns of its rows mean. A driver
 // supplies the texts of the statements, runs them, and decodes columns.
 //
@@ -17,4 +17,4 @@
 // Every read returns the state of the store, of the same snapshot as its rows. A statement of one
 // row has it in that row; see [Read]. Other statements return the state in at least one row. That
 // row may hold only the state.
-package sqlread
+package sqlkit
