@@ -1,6 +1,10 @@
 package mysql
 
-import "github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
+import (
+	"strings"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
+)
 
 // The statements. Three things hold of all of them:
 //
@@ -52,11 +56,37 @@ func readsOf(store string) sqlkit.Statements {
 	}
 }
 
+// state are the columns of the state, and noState stands in their place in a row without one.
+const (
+	state   = `s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, ` + now
+	noState = `NULL, NULL, NULL, NULL, NULL, NULL, NULL`
+	now     = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
+)
+
+// storeAndHead are the rows that the state is read from. The store row has to be named besides.
+const storeAndHead = `rowkeeper_store s
+JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)`
+
+// stateAndRows is a read of many rows, after the state in a row of its own. They have so many
+// columns besides those of the state.
+func stateAndRows(columns int, rows string) string {
+	return stateAnd("NULL"+strings.Repeat(", NULL", columns-1), rows)
+}
+
+// stateAnd is stateAndRows with something in the other columns of the state's row.
+func stateAnd(columns, rows string) string {
+	return `
+(SELECT ` + state + `, ` + columns + `
+ FROM ` + storeAndHead + `
+ WHERE s.id = $store)
+UNION ALL
+(SELECT ` + noState + `,` + rows + `)`
+}
+
 // selectState reads the state alone.
 const selectState = `
-SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+SELECT ` + state + `
+FROM ` + storeAndHead + `
 WHERE s.id = $store`
 
 // preparedState is selectState of any store, whose id is each argument. It is read more often than
@@ -71,7 +101,7 @@ const selectPoll = `
 (SELECT s.epoch,
         (SELECT h.revision FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
         (SELECT h.token FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
-        s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        s.compacted, s.swept, @@GLOBAL.read_only, ` + now + `,
         s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes, NULL
  FROM rowkeeper_store s FORCE INDEX (PRIMARY)
  WHERE s.id IN (%s))`
@@ -81,211 +111,130 @@ const selectPoll = `
 // stores, and those of selectPoll, are put together by UNION ALL: only a store that the text names
 // lets the servers begin in the index behind the keys that do not expire.
 const selectPollDue = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+(SELECT ` + state + `,
         s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes,
         NULLIF(LEAST(COALESCE((SELECT MIN(l.expiry) FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry) WHERE l.store = $store AND l.expiry > 0), 9223372036854775807),
                      COALESCE((SELECT MIN(e.expiry) FROM rowkeeper_lease e FORCE INDEX (rowkeeper_lease_expiry) WHERE e.store = $store AND e.expiry >= 0), 9223372036854775807)),
                9223372036854775807)
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ FROM ` + storeAndHead + `
  WHERE s.id = $store)`
 
 // selectTail reads log rows in order. Primary key range on g; the previous row p by primary key,
 // and only where it is asked for: for deletions, or for all if the first argument is 1. No row has
 // the revision NULL.
-const selectTail = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectTail = stateAndRows(13, `
         g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted, g.value,
         p.revision IS NOT NULL, p.lease, p.value
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
  LEFT JOIN rowkeeper_log p FORCE INDEX (PRIMARY) ON p.store = $store AND p.revision = IF(g.deleted OR ?, g.prev_revision, NULL)
  WHERE g.store = $store AND g.revision >= ?
  ORDER BY g.revision
- LIMIT ?)`
+ LIMIT ?`)
 
 // selectKey reads one key: live and its log row by primary key. It returns one row, so the state is
 // in it.
 const selectKey = `
-SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+SELECT ` + state + `,
        l.revision, l.create_revision, l.version, l.lease, g.prev_revision, g.token, g.time, g.value
-FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+FROM ` + storeAndHead + `
 LEFT JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = ?
 LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
 WHERE s.id = $store`
 
 // selectKeys reads several keys in the same way. The list of keys stands for %s.
-const selectKeys = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL, NULL, NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectKeys = stateAndRows(6, `
         l.key, l.revision, l.create_revision, l.version, l.lease, g.value
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
  LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
- WHERE l.store = $store AND l.key IN (%s))`
+ WHERE l.store = $store AND l.key IN (%s)`)
 
 // selectPage reads live keys in order, each with its log row by primary key. Primary key range on
 // live, which the limit ends early.
-const selectPage = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL, NULL, NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectPage = stateAndRows(6, `
         l.key, l.revision, l.create_revision, l.version, l.lease, g.value
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
  LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
  WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ?
  ORDER BY l.key
- LIMIT ?)`
+ LIMIT ?`)
 
 // selectPageKeys reads the same without values.
-const selectPageKeys = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL, NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectPageKeys = stateAndRows(5, `
         l.key, l.revision, l.create_revision, l.version, l.lease
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
  WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ?
  ORDER BY l.key
- LIMIT ?)`
+ LIMIT ?`)
 
 // selectReplaced reads the rows in (after, upto] that replaced one at or before a revision. Primary
 // key range.
-const selectReplaced = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectReplaced = stateAndRows(2, `
         g.key, g.prev_revision
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
- WHERE g.store = $store AND g.revision > ? AND g.revision <= ? AND g.prev_revision >= 1 AND g.prev_revision <= ? AND g.key >= ? AND g.key < ?)`
+ WHERE g.store = $store AND g.revision > ? AND g.revision <= ? AND g.prev_revision >= 1 AND g.prev_revision <= ? AND g.key >= ? AND g.key < ?`)
 
 // selectValues reads log rows by primary key. The list of revisions stands for %s; it is not empty.
-const selectValues = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL, NULL, NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectValues = stateAndRows(6, `
         g.key, g.revision, g.create_revision, g.version, g.lease, g.value
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
- WHERE g.store = $store AND g.revision IN (%s))`
+ WHERE g.store = $store AND g.revision IN (%s)`)
 
 // selectCount counts live keys: primary key range. Counts are one row, so the state is in it.
 const selectCount = `
-SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+SELECT ` + state + `,
        (SELECT COUNT(*) FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ?)
-FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+FROM ` + storeAndHead + `
 WHERE s.id = $store`
 
 // selectCountUpTo stops at a limit: it counts the rows of a table that is made of that many.
 const selectCountUpTo = `
-SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+SELECT ` + state + `,
        (SELECT COUNT(*)
         FROM (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ? LIMIT ?) c)
-FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+FROM ` + storeAndHead + `
 WHERE s.id = $store`
 
 // selectExpiring reads the keys that expire soonest: range of the index on expiry, in its order.
 // The keys of leases have a negative one.
-const selectExpiring = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectExpiring = stateAndRows(3, `
         l.key, l.revision, l.expiry
  FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry)
  WHERE l.store = $store AND l.expiry > 0
  ORDER BY l.expiry
- LIMIT ?)`
+ LIMIT ?`)
 
 // selectLeases reads leases in order: primary key range.
-const selectLeases = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectLeases = stateAndRows(3, `
         e.id, e.ttl, e.expiry
  FROM rowkeeper_lease e FORCE INDEX (PRIMARY)
  WHERE e.store = $store AND e.id >= ?
  ORDER BY e.id
- LIMIT ?)`
+ LIMIT ?`)
 
 // selectLapsing reads the leases that lapse soonest: range of the index on expiry, in its order.
-const selectLapsing = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectLapsing = stateAndRows(3, `
         e.id, e.ttl, e.expiry
  FROM rowkeeper_lease e FORCE INDEX (rowkeeper_lease_expiry)
  WHERE e.store = $store AND e.expiry >= 0
  ORDER BY e.expiry
- LIMIT ?)`
+ LIMIT ?`)
 
 // selectAttached reads the keys of a lease: range of the index on expiry, whose entries of one
 // expiry are in the order of keys.
-const selectAttached = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectAttached = stateAndRows(2, `
         l.key, l.revision
  FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry)
  WHERE l.store = $store AND l.expiry = ? AND l.key >= ?
  ORDER BY l.key
- LIMIT ?)`
+ LIMIT ?`)
 
 // selectFirstAt reads the first log row at or after a revision: primary key range.
-const selectFirstAt = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectFirstAt = stateAndRows(2, `
         g.revision, g.time
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
  WHERE g.store = $store AND g.revision >= ?
  ORDER BY g.revision
- LIMIT 1)`
+ LIMIT 1`)
 
 // selectIdentity reads the row of the store: the identity, the epoch, and what was recorded.
 const selectIdentity = `
@@ -295,10 +244,9 @@ WHERE s.id = $store`
 
 // selectSize reads the sizes of the tables from their statistics.
 const selectSize = `
-SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+SELECT ` + state + `,
        z.total, z.live
-FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+FROM ` + storeAndHead + `
 JOIN (SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0) AS SIGNED) AS total,
              CAST(COALESCE(SUM(t.data_length + t.index_length), 0) AS SIGNED) AS live
       FROM information_schema.tables t
@@ -309,10 +257,9 @@ WHERE s.id = $store`
 // selectUsage reads all live rows of the store, and measures the value of each by the primary key
 // of the log.
 const selectUsage = `
-SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+SELECT ` + state + `,
        z.objects, z.bytes
-FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+FROM ` + storeAndHead + `
 JOIN (SELECT COUNT(*) AS objects, CAST(COALESCE(SUM(LENGTH(l.key) + LENGTH(g.value)), 0) AS SIGNED) AS bytes
       FROM rowkeeper_live l FORCE INDEX (PRIMARY)
       LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
@@ -322,10 +269,9 @@ WHERE s.id = $store`
 // selectGrowth reads the rows of the log after a revision by primary key range, and for each the
 // one that it replaced by primary key. Markers and deletions hold nothing.
 const selectGrowth = `
-SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+SELECT ` + state + `,
        z.objects, z.bytes
-FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+FROM ` + storeAndHead + `
 JOIN (SELECT CAST(COALESCE(SUM(NOT g.deleted), 0) AS SIGNED) - COUNT(p.revision) AS objects,
              CAST(COALESCE(SUM(IF(g.deleted, 0, LENGTH(g.key) + LENGTH(g.value))), 0) - COALESCE(SUM(LENGTH(p.key) + LENGTH(p.value)), 0) AS SIGNED) AS bytes
       FROM rowkeeper_log g FORCE INDEX (PRIMARY)
@@ -335,45 +281,30 @@ WHERE s.id = $store`
 
 // selectQuota reads what the store may hold.
 const selectQuota = `
-SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+SELECT ` + state + `,
        s.max_objects, s.max_bytes
-FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+FROM ` + storeAndHead + `
 WHERE s.id = $store`
 
 // selectEverywhere reads a key in all stores that were not dropped: the stores' rows by their
 // primary key, and for each of them the live row of the key and its row of the log by theirs.
-const selectEverywhere = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectEverywhere = stateAndRows(3, `
         s.name, l.revision, g.value
  FROM rowkeeper_store s FORCE INDEX (PRIMARY)
  STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = s.id AND l.key = ?
  LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = s.id AND g.revision = l.revision
- WHERE s.id > 0 AND s.epoch > 0)`
+ WHERE s.id > 0 AND s.epoch > 0`)
 
 // selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the
 // store row of the same snapshot. With the state comes the lowest revision of the aborted tokens,
 // of which there are a few at most.
-const selectSweep = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        0, (SELECT MIN(a.seen) FROM rowkeeper_aborted a WHERE a.store = $store), 0
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
- WHERE s.id = $store)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+var selectSweep = stateAnd(`0, (SELECT MIN(a.seen) FROM rowkeeper_aborted a WHERE a.store = $store), 0`, `
         g.revision, g.prev_revision, g.deleted OR g.key = ''
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
  WHERE g.store = $store AND g.revision >= (SELECT s.swept FROM rowkeeper_store s WHERE s.id = $store)
    AND g.revision <= (SELECT s.compacted FROM rowkeeper_store s WHERE s.id = $store)
  ORDER BY g.revision
- LIMIT ?)`
+ LIMIT ?`)
 
 // What follows is sent in transactions; see transaction.
 
@@ -402,7 +333,7 @@ const (
 //
 // It is setWaitTimeout as well, since each statement has its cost, however little it does.
 const joinQueue = `
-SET @rowkeeper_asked = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+SET @rowkeeper_asked = ` + now + `,
     @rowkeeper_turn = GET_LOCK(CONCAT('rowkeeper commit ', LEFT(SHA2(CONCAT($store, '/', DATABASE()), 256), 40)), %d),
     SESSION wait_timeout = %d`
 
@@ -421,17 +352,16 @@ FROM rowkeeper_store s
 WHERE s.id = $store
 FOR UPDATE`
 	askedInQueue = `@rowkeeper_asked`
-	askedHere    = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
+	askedHere    = now
 )
 
 // selectGuard reads, after the lock, the state, the token of the row at a revision, whether a token
 // was aborted, and the oldest schema version whose programs may still write; all by primary key.
 const selectGuard = `
-SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+SELECT ` + state + `,
        (SELECT g.token FROM rowkeeper_log g WHERE g.store = $store AND g.revision = %d),
        EXISTS (SELECT 1 FROM rowkeeper_aborted a WHERE a.store = $store AND a.token = x'%x'), s.oldest_writer
-FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+FROM ` + storeAndHead + `
 WHERE s.id = $store`
 
 // selectTokens reads the tokens of other rows that the process of a group has seen, by primary key.

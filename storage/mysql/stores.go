@@ -29,7 +29,7 @@ FROM rowkeeper_store s`
 const insertFirstMarker = `
 INSERT INTO rowkeeper_log
        (store, revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
-VALUES (?, 1, '', 0, 0, 0, 0, UNHEX(REPLACE(UUID(), '-', '')), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TRUE, NULL)`
+VALUES (?, 1, '', 0, 0, 0, 0, UNHEX(REPLACE(UUID(), '-', '')), ` + now + `, TRUE, NULL)`
 
 // find finds the store by its name, wherever the connection leads.
 func (b *backend) find(ctx context.Context, c *sql.Conn, name string) error {
