@@ -12,16 +12,12 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
-// How many connections each kind of work has besides those of reads, so that none takes those of
-// another: commits (with resolution, compaction and sweep), the head, the tail, identity and
-// fences. They are made when they are needed. A store has storeConns of the commit connections at
-// most, so that one whose row is locked for long leaves the others some.
+// How many connections each kind of work has besides writes and reads, so that none takes those of
+// another: the head, the tail, identity and fences. They are made when they are needed.
 const (
-	commitConns = 8
-	storeConns  = 3
-	headConns   = 2
-	tailConns   = 3
-	adminConns  = 4
+	headConns  = 2
+	tailConns  = 3
+	adminConns = 4
 )
 
 // database is what the stores of a database share. It implements [contract.Database].
@@ -47,29 +43,21 @@ type database struct {
 type backend struct {
 	*database
 	sqlkit.KeysReader
-	// id is that of the store, which the rows of its tables have, and store the same in decimal
-	// digits.
-	id    int64
+	*sqlkit.Member[link]
+	// store is the ID of the member in decimal digits, as the statements have it.
 	store string
-	// opened and durable are what was found when the backend was opened.
-	opened  contract.Identity
-	durable contract.Durability
-	// gate decides which connections the store uses.
-	gate contract.Gate
-	// writing has an element for each of the commit connections that the store has or waits for.
-	writing chan struct{}
 }
 
-// It has no Notifier, as the servers have no notifications; no Poller, as nothing is cheaper to ask
-// than the state; and no Reconnector, as its pools connect anew by themselves when a server says
-// that it is read-only; see server.suspect.
+// It has no Notifier, as the servers have no notifications; and no Poller, as nothing is cheaper to
+// ask than the state.
 var (
-	_ contract.Backend    = (*backend)(nil)
-	_ contract.KeysReader = (*backend)(nil)
-	_ contract.Shared     = (*backend)(nil)
-	_ contract.Pooled     = (*backend)(nil)
-	_ contract.Opened     = (*backend)(nil)
-	_ contract.Database   = (*database)(nil)
+	_ contract.Backend     = (*backend)(nil)
+	_ contract.KeysReader  = (*backend)(nil)
+	_ contract.Shared      = (*backend)(nil)
+	_ contract.Reconnector = (*backend)(nil)
+	_ contract.Pooled      = (*backend)(nil)
+	_ contract.Opened      = (*backend)(nil)
+	_ contract.Database    = (*database)(nil)
 )
 
 // newDatabase makes the pools. Nothing connects yet.
@@ -78,7 +66,7 @@ func newDatabase(s *server, timeout time.Duration) *database {
 		server:  s,
 		log:     s.log,
 		timeout: timeout,
-		commits: s.pool(connector{server: s, transactions: true}, commitConns),
+		commits: s.pool(connector{server: s, transactions: true}, contract.CommitConns),
 		heads:   s.pool(connector{server: s}, headConns),
 		tails:   s.pool(connector{server: s}, tailConns),
 		reads:   s.pool(connector{server: s}, s.cfg.readConns),
@@ -101,61 +89,29 @@ func (s *server) pool(c connector, size int) *sql.DB {
 	return db
 }
 
-// Opened implements [contract.Opened].
-func (b *backend) Opened() (contract.Identity, contract.Durability) { return b.opened, b.durable }
-
 func (b *backend) Limits() contract.Limits { return b.limits }
 
-// take takes a connection of a pool on which the store may run; see [contract.Gate].
-func (b *backend) take(ctx context.Context, pool *sql.DB) (*sql.Conn, error) {
-	for {
-		c, err := pool.Conn(ctx)
-		if err != nil {
-			return nil, err
-		}
-		passage, err := b.admit(ctx, c)
-		if err == nil && passage == contract.Pass {
-			return c, nil
-		}
-		if err == nil {
-			discard(c)
-		}
-		c.Close()
-		if err != nil {
-			return nil, err
-		}
-	}
+// pool implements [sqlkit.Pool].
+type pool sql.DB
+
+func (p *pool) Get(ctx context.Context) (link, error) {
+	c, err := (*sql.DB)(p).Conn(ctx)
+	return link{c}, err
 }
 
-// takeCommit takes a connection for a writing transaction of the store.
-func (b *backend) takeCommit(ctx context.Context) (c *sql.Conn, release func(), err error) {
-	select {
-	case b.writing <- struct{}{}:
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
-	}
-	if c, err = b.take(ctx, b.commits); err != nil {
-		<-b.writing
-		return nil, nil, err
-	}
-	return c, func() { c.Close(); <-b.writing }, nil
+// link implements [sqlkit.Link].
+type link struct{ *sql.Conn }
+
+func (l link) Leads() (contract.Place, int64, error) {
+	f, err := factsOf(l.Conn)
+	return f.Place, f.number, err
 }
 
-// admit decides whether the store uses a connection.
-func (b *backend) admit(ctx context.Context, c *sql.Conn) (contract.Passage, error) {
-	f, err := factsOf(c)
-	if err != nil {
-		return contract.Stale, err
-	}
-	passage := b.gate.Judge(f.Place, f.number)
-	if passage != contract.Ask {
-		return passage, nil
-	}
-	_, id, d, err := b.row(ctx, c)
-	if err != nil {
-		return passage, err
-	}
-	return b.gate.Enter(f.Place, f.number, id.Store, d)
+func (l link) Release() { l.Close() }
+
+func (l link) Discard(context.Context) {
+	discard(l.Conn)
+	l.Close()
 }
 
 // discard makes the pool drop a connection: that is all that the error is for.

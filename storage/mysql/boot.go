@@ -63,7 +63,7 @@ func (b *backend) Durability(ctx context.Context) (d contract.Durability, err er
 		return d, b.failed(what, err)
 	}
 	defer c.Close()
-	if _, _, d, err = b.row(ctx, c); err != nil {
+	if _, d, err = b.row(ctx, link{c}); err != nil {
 		return d, b.failed(what, err)
 	}
 	return d, nil

@@ -68,12 +68,9 @@ type server struct {
 	// before it rolls back; in seconds. A client never sleeps while it holds the commit lock, so
 	// hold is long for it, and short for those who wait.
 	lockWait, hold int
-	// begun is the number of the connection that was begun last.
-	begun atomic.Int64
+	address        contract.Address
 	// minPacket is the max_allowed_packet that the limits need.
 	minPacket atomic.Int64
-	// dropBefore: connections older than this time (Unix, in nanoseconds) are not used again.
-	dropBefore atomic.Int64
 }
 
 func newServer(url string, opts contract.DriverOptions) (*server, error) {
@@ -87,16 +84,6 @@ func newServer(url string, opts contract.DriverOptions) (*server, error) {
 
 // seconds rounds to the unit of the server's timeouts.
 func seconds(d time.Duration) int { return max(1, int(d.Round(time.Second)/time.Second)) }
-
-// suspect makes the pools connect anew, as the server says that it is read-only: after a failover,
-// the address may lead to another one. It does so once a second at most, for a server that stays
-// read-only.
-func (s *server) suspect() {
-	now, last := time.Now().UnixNano(), s.dropBefore.Load()
-	if now-last > int64(time.Second) {
-		s.dropBefore.CompareAndSwap(last, now)
-	}
-}
 
 // connector opens connections with the session settings.
 type connector struct {
@@ -126,21 +113,11 @@ type session interface {
 // conn is a connection whose server is known.
 type conn struct {
 	session
-	server *server
-	facts  facts
-	born   int64
+	facts facts
 	// state is the statement preparedState, nil until it is used. plain: the server has refused to
 	// prepare or to execute it.
 	state driver.Stmt
 	plain bool
-}
-
-// ResetSession is called before a pooled connection is used again.
-func (c *conn) ResetSession(ctx context.Context) error {
-	if c.born < c.server.dropBefore.Load() {
-		return driver.ErrBadConn
-	}
-	return c.session.ResetSession(ctx)
 }
 
 // QueryContext implements [driver.QueryerContext]. It prepares preparedState once, and sends all
@@ -191,7 +168,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, &contract.Error{Class: contract.Denied,
 			Err: fmt.Errorf("the database URL cannot be used: %w", err)}
 	}
-	born, number := time.Now().UnixNano(), c.begun.Add(1)
+	number := c.address.Begin()
 	raw, err := d.Connect(ctx)
 	if err != nil {
 		return nil, c.cfg.connectError(log.explain(err))
@@ -211,7 +188,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, c.cfg.connectError(log.explain(err))
 	}
 	f.number = number
-	return &conn{session: s, server: c.server, facts: f, born: born}, nil
+	return &conn{session: s, facts: f}, nil
 }
 
 // begin finds out what the server is, refuses it or makes the session ready.

@@ -234,9 +234,6 @@ func (d *database) judge(what string, err error, otherwise contract.Class) *cont
 		if !ok {
 			class = otherwise
 		}
-		if class == contract.ReadOnly {
-			d.server.suspect()
-		}
 		return contract.Errorf(class, "cannot %s: %w", what, sentence(server))
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn):
 		// The driver's own words, such as "driver: bad connection", say no more than this: %.0w

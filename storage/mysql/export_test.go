@@ -111,9 +111,9 @@ func Statements(store int, keys int64) []Statement {
 	list := revisionList(revisions)
 	all := int64(math.MaxInt64)
 	// 500 stores of few keys, and the one that is asked for.
-	stores := []string{fmt.Sprint(store)}
+	stores := []int64{int64(store)}
 	for i := range many {
-		stores = append(stores, fmt.Sprint(501+i))
+		stores = append(stores, int64(501+i))
 	}
 	statements := []Statement{
 		{"state", selectState, nil, 1},

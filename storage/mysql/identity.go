@@ -21,23 +21,24 @@ func (b *backend) Identity(ctx context.Context) (contract.Identity, error) {
 		return id, b.failed(what, err)
 	}
 	defer c.Close()
-	if _, id, _, err = b.row(ctx, c); err != nil {
+	if id, _, err = b.row(ctx, link{c}); err != nil {
 		return id, b.failed(what, err)
 	}
 	return id, nil
 }
 
 // row reads the row of the store, and what the connection knows, wherever that leads.
-func (b *backend) row(ctx context.Context, c *sql.Conn) (f facts, id contract.Identity,
-	d contract.Durability, err error) {
-	if f, err = factsOf(c); err != nil {
-		return f, id, d, err
+func (b *backend) row(ctx context.Context, l link) (id contract.Identity, d contract.Durability,
+	err error) {
+	f, err := factsOf(l.Conn)
+	if err != nil {
+		return id, d, err
 	}
-	_, id, d, err = scan(f, c.QueryRowContext(ctx, ofStore(selectIdentity, b.store)))
+	_, id, d, err = scan(f, l.QueryRowContext(ctx, ofStore(selectIdentity, b.store)))
 	if errors.Is(err, sql.ErrNoRows) {
 		err = contract.ErrEmptyStore
 	}
-	return f, id, d, err
+	return id, d, err
 }
 
 // scan takes the row of a store.

@@ -9,6 +9,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 const locking = "run a transaction under the commit lock"
@@ -17,6 +18,10 @@ const locking = "run a transaction under the commit lock"
 // sweep may have checked its plan before an import: it finds another epoch when it records how far
 // it came. A sweep that is deleting may block an import; then the server undoes one of the two.
 func (b *backend) Locked(ctx context.Context, o contract.LockOptions, f func(contract.Tx) error) error {
+	return b.Heard(b.lockedBy(ctx, o, f))
+}
+
+func (b *backend) lockedBy(ctx context.Context, o contract.LockOptions, f func(contract.Tx) error) error {
 	if o.Unbounded {
 		return b.archive(ctx, locking, func(conn *sql.Conn) error {
 			return b.locked(ctx, conn, o, f)
@@ -32,17 +37,18 @@ func (b *backend) Locked(ctx context.Context, o contract.LockOptions, f func(con
 		defer conn.Close()
 		return b.locked(ctx, conn, o, f)
 	}
-	conn, release, err := b.takeCommit(ctx)
+	conn, release, err := b.TakeToWrite(ctx, (*pool)(b.commits))
 	if err != nil {
 		return b.failed(locking, err)
 	}
 	defer release()
-	return b.locked(ctx, conn, o, f)
+	return b.locked(ctx, conn.Conn, o, f)
 }
 
 func (b *backend) locked(ctx context.Context, conn *sql.Conn, o contract.LockOptions,
 	f func(contract.Tx) error) error {
-	t := &tx{view: view{ctx: ctx, b: b, conn: conn}}
+	w := &working{ctx: ctx, b: b, conn: conn}
+	var st contract.State
 	first, hold := b.text(), b.server.hold
 	if o.Unbounded {
 		hold = archiveHold
@@ -53,19 +59,19 @@ func (b *backend) locked(ctx context.Context, conn *sql.Conn, o contract.LockOpt
 		if err != nil {
 			return err
 		}
-		t.state = guard.State
-		t.server, err = a.server()
+		st = guard.State
+		w.server, err = a.server()
 		return err
 	})
 	if err != nil {
 		b.rollback(ctx, conn)
 		return b.failed(locking, err)
 	}
-	if err := f(t); err != nil {
+	if err := f(sqlkit.NewTx(w, &inTransaction, st, b.limits)); err != nil {
 		b.rollback(ctx, conn)
 		return err
 	}
-	if !t.dirty {
+	if !w.dirty {
 		b.rollback(ctx, conn)
 	} else {
 		last := b.text()
@@ -79,89 +85,94 @@ func (b *backend) locked(ctx context.Context, conn *sql.Conn, o contract.LockOpt
 		}
 	}
 	if o.AnyServer {
-		b.gate.Fenced(t.server.Fingerprint, t.server.number)
+		b.Fenced(w.server.Place, w.server.number)
 	}
 	return nil
 }
 
-// tx implements [contract.Tx].
-type tx struct {
-	view
+// working implements [sqlkit.Conn]: a connection in a transaction.
+type working struct {
+	ctx  context.Context
+	b    *backend
+	conn *sql.Conn
 	// dirty tells whether anything was written.
 	dirty bool
 	// server is the one in which the transaction runs.
 	server facts
 }
 
-// begin begins a text that writes.
-func (t *tx) begin(x *text) {
-	if !t.dirty {
-		t.dirty = true
-		t.b.takeTurn(x)
-	}
-}
+func (w *working) Fingerprint() string { return w.server.Fingerprint }
 
-// send sends a text that writes.
-func (t *tx) send(x *text) error {
-	if _, err := t.b.send(t.ctx, t.conn, x, nil); err != nil {
-		return t.b.failed(locking, err)
+func (w *working) Select(r *sqlkit.Read, each func(sqlkit.Cursor) error, args ...any) error {
+	reading, stop := context.WithCancel(w.ctx)
+	defer stop()
+	text, args := arguments(ofStore(r.SQL, w.b.store), args)
+	rows, err := w.conn.QueryContext(reading, text, args...)
+	if err != nil {
+		return w.b.failed(r.What, err)
+	}
+	defer rows.Close()
+	var callers error
+	c := &cursor{}
+	err = eachRow(rows, r.Columns, func(r row) error {
+		c.own = r
+		if callers = each(c); callers != nil {
+			stop() // the other rows, however many, are not waited for
+		}
+		return callers
+	})
+	switch {
+	case callers != nil:
+		return callers
+	case err != nil:
+		return w.b.failed(r.What, err)
 	}
 	return nil
 }
 
-// run runs a statement that writes.
-func (t *tx) run(sql string, args ...any) error {
-	x := t.b.text()
-	t.begin(&x)
-	x.statement(sql, args...)
-	return t.send(&x)
-}
-
-func (t *tx) Fingerprint() string { return t.server.Fingerprint }
-
-func (t *tx) Group(token contract.Token,
-	after contract.Revision) (g contract.Guard, rows []contract.Row, err error) {
-	x := t.b.text()
-	x.statement(selectGuard, int64(after), token[:])
-	x.statement(selectByToken, int64(after), token[:])
-	_, err = t.b.send(t.ctx, t.conn, &x, func(a *answers) (err error) {
-		if g, err = t.b.readGuard(a); err != nil {
+func (w *working) Group(token contract.Token, after contract.Revision,
+	each func(sqlkit.Cursor)) (g contract.Guard, err error) {
+	x := w.b.text()
+	x.statement(selectGuard, int64(after), token)
+	x.statement(selectByToken, int64(after), token)
+	err = w.send(&x, func(a *answers) (err error) {
+		if g, err = w.b.readGuard(a); err != nil {
 			return err
 		}
-		return a.each(9, func(r row) error {
-			rows = append(rows, contract.Row{Revision: r.revision(0), Key: r.key(1),
-				Prev: r.revision(2), Create: r.revision(3), Version: r.int(4),
-				Lease: contract.Lease(r.int(5)), Token: r.token(6), Time: r.time(7),
-				Deleted: r.int(8) != 0})
-			return nil
-		})
+		return a.each(8, func(r row) error { each(&cursor{own: r}); return nil })
 	})
-	if err != nil {
-		return g, nil, t.b.failed(locking, err)
-	}
-	return g, rows, nil
+	return g, err
 }
 
-func (t *tx) Abort(token contract.Token, seen contract.Revision) error {
-	return t.run(insertAborted, token[:], int64(seen))
+// begin begins a text that writes.
+func (w *working) begin() *text {
+	x := w.b.text()
+	if !w.dirty {
+		w.dirty = true
+		w.b.takeTurn(&x)
+	}
+	return &x
 }
 
-func (t *tx) SetCompacted(r contract.Revision) error { return t.run(updateCompacted, int64(r)) }
-
-func (t *tx) RecordFingerprint(fingerprint string) error {
-	return t.run(updateFingerprint, literal(fingerprint))
+func (w *working) send(x *text, read func(*answers) error) error {
+	if _, err := w.b.send(w.ctx, w.conn, x, read); err != nil {
+		return w.b.failed(locking, err)
+	}
+	return nil
 }
 
-func (t *tx) Mark(st contract.State, fingerprint string) error {
-	recorded := "NULL"
-	if fingerprint != "" {
-		recorded = literal(fingerprint)
+func (w *working) Change(sql string, args ...any) error {
+	x := w.begin()
+	for i, a := range args {
+		switch a := a.(type) {
+		case string:
+			args[i] = literal(a)
+		case []contract.Lease:
+			args[i] = revisionRows(a)
+		}
 	}
-	err := t.run(insertMarker, int64(st.Head.Revision), st.Head.Token[:], st.Now.UnixMicro())
-	if err != nil {
-		return err
-	}
-	return t.run(updateEpoch, int64(st.Head.Epoch), int64(st.Compacted), int64(st.Swept), recorded)
+	x.statement(sql, args...)
+	return w.send(x, nil)
 }
 
 func literal(s string) string {
@@ -170,55 +181,25 @@ func literal(s string) string {
 	return t.String()
 }
 
-func (t *tx) Clear() error {
-	for _, sql := range []string{deleteAllLeases, deleteAllLive, deleteAllLog} {
-		if err := t.run(sql); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (t *tx) Leases(leases []contract.Lease) (found []contract.LeaseRow, err error) {
-	x := t.b.text()
-	x.statement(selectSomeLeases, revisionList(leases))
-	_, err = t.b.send(t.ctx, t.conn, &x, func(a *answers) error {
-		return a.each(3, func(r row) error {
-			found = append(found, leaseRow(r))
-			return nil
-		})
-	})
-	if err != nil {
-		return nil, t.b.failed(locking, err)
-	}
-	return found, nil
-}
-
-func (t *tx) PutLeases(rows []contract.LeaseRow) error {
-	x := t.b.text()
-	t.begin(&x)
+func (w *working) PutLeases(rows []contract.LeaseRow) error {
+	x := w.begin()
 	x.statement(replaceLeases)
 	n := 0
 	for _, r := range rows {
 		x.comma(&n)
-		fmt.Fprintf(&x, "(%s,%d,%d,%d)", x.store, r.Lease, r.TTL, r.Expiry)
+		fmt.Fprintf(x, "(%s,%d,%d,%d)", x.store, r.Lease, r.TTL, r.Expiry)
 	}
-	return t.send(&x)
+	return w.send(x, nil)
 }
 
-func (t *tx) DropLeases(leases []contract.Lease) error {
-	return t.run(deleteLeases, revisionRows(leases))
-}
-
-func (t *tx) Erase(limit int) (n int, err error) {
-	x := t.b.text()
-	t.begin(&x)
+func (w *working) Erase(limit int, at contract.State) (n int, err error) {
+	x := w.begin()
 	x.statement(eraseLive, limit)
 	x.statement(selectDeleted)
-	x.statement(eraseLog, int64(t.state.Head.Revision), limit)
+	x.statement(eraseLog, int64(at.Head.Revision), limit)
 	x.statement(selectDeleted)
 	x.statement(eraseAborted)
-	_, err = t.b.send(t.ctx, t.conn, &x, func(a *answers) (err error) {
+	err = w.send(x, func(a *answers) (err error) {
 		for range 2 {
 			if err == nil {
 				err = a.each(1, func(r row) error { n += int(r.int(0)); return nil })
@@ -226,72 +207,34 @@ func (t *tx) Erase(limit int) (n int, err error) {
 		}
 		return err
 	})
-	if err != nil {
-		return 0, t.b.failed(locking, err)
-	}
-	return n, nil
+	return n, err
 }
 
-func (t *tx) Renew() error { return t.run(renewStore) }
-
-func (t *tx) SetQuota(q contract.Quota) error { return t.run(updateQuota, q.Objects, q.Bytes) }
-
-func (t *tx) Insert(token contract.Token, write func(func(*contract.Record) error) error) error {
-	w := importer{tx: t, token: token}
-	if err := write(w.add); err != nil {
-		return err
+func (w *working) Insert(token contract.Token, at contract.State, records []contract.Record) error {
+	x, n, size := w.begin(), 0, statementBytes+len(records)*rowBytes
+	for i := range records {
+		r := &records[i]
+		size += 2*len(r.Key) + len(r.Value) + len(r.Value)/8
 	}
-	return w.flush()
-}
-
-// importer gathers records to statements as large as those of a commit group.
-type importer struct {
-	tx    *tx
-	token contract.Token
-
-	records []contract.Record
-	bytes   int
-}
-
-func (w *importer) add(r *contract.Record) error {
-	size := len(r.Key) + len(r.Value)
-	if len(w.records) == w.tx.b.limits.GroupMutations || w.bytes+size > w.tx.b.limits.GroupBytes {
-		if err := w.flush(); err != nil {
-			return err
-		}
-	}
-	w.records = append(w.records, *r)
-	w.bytes += size
-	return nil
-}
-
-func (w *importer) flush() error {
-	if len(w.records) == 0 {
-		return nil
-	}
-	t := w.tx.b.text()
-	w.tx.begin(&t)
-	t.Grow(statementBytes + len(w.records)*rowBytes + w.bytes + w.bytes/8)
-	n := 0
-	t.statement(insertLog)
+	x.Grow(size)
+	x.statement(insertLog)
 	outcome := func(r *contract.Record) *contract.Outcome {
 		return &contract.Outcome{Revision: r.Revision, Create: r.Create, Version: r.Version,
 			Lease: r.Lease}
 	}
-	for _, r := range w.records {
-		m := contract.Mutation{Key: r.Key, Value: r.Value}
-		t.comma(&n)
-		t.logRow(&m, outcome(&r), w.token, w.tx.state.Now)
+	for i := range records {
+		r := &records[i]
+		x.comma(&n)
+		x.logRow(&contract.Mutation{Key: r.Key, Value: r.Value}, outcome(r), token, at.Now)
 	}
 	n = 0
-	t.statement(insertLive)
-	for _, r := range w.records {
-		t.comma(&n)
-		t.liveRow(r.Key, outcome(&r), r.LiveExpiry())
+	x.statement(insertLive)
+	for i := range records {
+		r := &records[i]
+		x.comma(&n)
+		x.liveRow(r.Key, outcome(r), r.LiveExpiry())
 	}
-	clear(w.records)
-	w.records, w.bytes = w.records[:0], 0
-	err := w.tx.send(&t)
+	err := w.send(x, nil)
 	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) && e.Number == duplicateKey {
 		// Nobody else writes, so to try again would be of no use.
 		return contract.Errorf(contract.Data, "a key is in it twice: %w", e)

@@ -66,7 +66,8 @@ func (d *database) Store(ctx context.Context, name string) (contract.Backend, er
 		return nil, d.failed(what, err)
 	}
 	defer c.Close()
-	b := &backend{database: d, writing: make(chan struct{}, storeConns)}
+	b := &backend{database: d}
+	b.Member = sqlkit.NewMember(&d.server.address, b.row)
 	if err := b.find(ctx, c, name); err != nil {
 		return nil, d.failed(what, err)
 	}

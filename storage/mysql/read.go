@@ -32,13 +32,13 @@ func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cu
 	defer cancel()
 	text, args := arguments(r.SQL, args)
 	if text == preparedState {
-		args = []any{b.id, b.id, b.id}
+		args = []any{b.ID, b.ID, b.ID}
 	}
-	conn, err := b.take(ctx, b.class(r.Class))
+	conn, err := b.Take(ctx, (*pool)(b.class(r.Class)))
 	if err != nil {
 		return b.failed(r.What, err)
 	}
-	defer conn.Close()
+	defer conn.Release()
 	rows, err := conn.QueryContext(ctx, text, args...)
 	if err != nil {
 		return b.failed(r.What, err)
@@ -46,12 +46,8 @@ func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cu
 	defer rows.Close()
 	c := &cursor{}
 	err = eachRow(rows, stateColumns+r.Columns, func(row row) error {
-		c.row = row
-		more := each(c)
-		if c.readOnly {
-			b.server.suspect()
-		}
-		if !more {
+		c.row, c.own = row, row[stateColumns:]
+		if !each(c) {
 			cancel() // the connection is given up, as the rest would have to be read
 			return errEnough
 		}
@@ -77,6 +73,8 @@ func arguments(text string, args []any) (string, []any) {
 			return fmt.Sprintf(text, keyList(a)), nil
 		case []contract.Revision:
 			return fmt.Sprintf(text, revisionList(a)), nil
+		case []contract.Lease:
+			return fmt.Sprintf(text, revisionList(a)), nil
 		}
 	}
 	return text, args
@@ -85,24 +83,24 @@ func arguments(text string, args []any) (string, []any) {
 // cursor implements [sqlkit.Cursor].
 type cursor struct {
 	row row
-	// readOnly is set when the state says so.
-	readOnly bool
+	// own are the columns after those of the state.
+	own row
 }
 
 func (c *cursor) State(st *contract.State) bool {
 	state, found := c.row.state()
 	if found {
-		*st, c.readOnly = state, !state.Writable
+		*st = state
 	}
 	return found
 }
 
-func (c *cursor) More() bool                 { return !c.row[stateColumns].null }
-func (c *cursor) Int(i int) int64            { return c.row.int(stateColumns + i) }
-func (c *cursor) Bool(i int) bool            { return c.row.int(stateColumns+i) != 0 }
-func (c *cursor) Token(i int) contract.Token { return c.row.token(stateColumns + i) }
-func (c *cursor) Key(i int) contract.Key     { return c.row.key(stateColumns + i) }
-func (c *cursor) Value(i int) []byte         { return c.row.value(stateColumns + i) }
+func (c *cursor) More() bool                 { return !c.own[0].null }
+func (c *cursor) Int(i int) int64            { return c.own.int(i) }
+func (c *cursor) Bool(i int) bool            { return c.own.int(i) != 0 }
+func (c *cursor) Token(i int) contract.Token { return c.own.token(i) }
+func (c *cursor) Key(i int) contract.Key     { return c.own.key(i) }
+func (c *cursor) Value(i int) []byte         { return c.own.value(i) }
 
 // eachRow calls each for the rows of a result, until it returns an error. The row is valid until
 // the next one.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // archiveHold is for how many seconds a process that exports or restores may be silent before the
@@ -19,15 +20,15 @@ const setArchiveTimeouts = `SET SESSION net_write_timeout = 3600, wait_timeout =
 func (b *backend) archive(ctx context.Context, what string, f func(*sql.Conn) error) error {
 	db := b.server.pool(connector{server: b.server, transactions: true}, 1)
 	defer db.Close() // which ends the transaction, too, if that was not committed
-	conn, err := b.take(ctx, db)
+	conn, err := b.Take(ctx, (*pool)(db))
 	if err != nil {
 		return b.failed(what, err)
 	}
-	defer conn.Close()
+	defer conn.Release()
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf(setArchiveTimeouts, archiveHold)); err != nil {
 		return b.failed(what, err)
 	}
-	return f(conn)
+	return f(conn.Conn)
 }
 
 // Snapshot implements [contract.Backend].
@@ -42,12 +43,12 @@ func (b *backend) Snapshot(ctx context.Context,
 				return b.failed(what, err)
 			}
 		}
-		v := &view{ctx: ctx, b: b, conn: conn}
-		var err error
-		if v.state, err = b.stateOf(ctx, conn, what); err != nil {
+		st, err := b.stateOf(ctx, conn, what)
+		if err != nil {
 			return err
 		}
-		return f(ctx, v)
+		w := &working{ctx: ctx, b: b, conn: conn}
+		return f(ctx, sqlkit.NewView(w, &inTransaction, st))
 	})
 }
 
@@ -68,66 +69,4 @@ func (b *backend) stateOf(ctx context.Context, conn *sql.Conn,
 		return st, contract.ErrEmptyStore
 	}
 	return st, nil
-}
-
-// view implements [contract.Snapshot]: what a connection sees in a transaction.
-type view struct {
-	ctx   context.Context
-	b     *backend
-	conn  *sql.Conn
-	state contract.State
-}
-
-func (v *view) State() contract.State { return v.state }
-
-func (v *view) Keys() (n int64, err error) {
-	if err := v.conn.QueryRowContext(v.ctx, ofStore(selectAllKeys, v.b.store)).Scan(&n); err != nil {
-		return 0, v.b.failed("count the keys", err)
-	}
-	return n, nil
-}
-
-func (v *view) AllLeases() (all []contract.LeaseRow, err error) {
-	const what = "read the leases"
-	rows, err := v.conn.QueryContext(v.ctx, ofStore(selectAllLeases, v.b.store))
-	if err != nil {
-		return nil, v.b.failed(what, err)
-	}
-	defer rows.Close()
-	err = eachRow(rows, 3, func(r row) error { all = append(all, leaseRow(r)); return nil })
-	if err != nil {
-		return nil, v.b.failed(what, err)
-	}
-	return all, nil
-}
-
-func leaseRow(r row) contract.LeaseRow {
-	return contract.LeaseRow{Lease: contract.Lease(r.int(0)), TTL: r.int(1), Expiry: r.int(2)}
-}
-
-func (v *view) Records(each func(*contract.Record) error) error {
-	const what = "read the records"
-	reading, stop := context.WithCancel(v.ctx)
-	defer stop()
-	rows, err := v.conn.QueryContext(reading, ofStore(selectRecords, v.b.store))
-	if err != nil {
-		return v.b.failed(what, err)
-	}
-	defer rows.Close()
-	var callers error
-	err = eachRow(rows, 7, func(r row) error {
-		callers = each(&contract.Record{Revision: r.revision(0), Key: r.key(1), Create: r.revision(2),
-			Version: r.int(3), Lease: contract.Lease(r.int(4)), Expiry: r.int(5), Value: r.value(6)})
-		if callers != nil {
-			stop() // the other rows, however many, are not waited for
-		}
-		return callers
-	})
-	switch {
-	case callers != nil:
-		return callers
-	case err != nil:
-		return v.b.failed(what, err)
-	}
-	return nil
 }

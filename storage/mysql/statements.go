@@ -56,6 +56,23 @@ func readsOf(store string) sqlkit.Statements {
 	}
 }
 
+// inTransaction are the statements of what is done under the commit lock, and in a snapshot.
+var inTransaction = sqlkit.TxStatements{
+	Keys:              selectAllKeys,
+	Records:           selectRecords,
+	AllLeases:         selectAllLeases,
+	Leases:            selectSomeLeases,
+	DropLeases:        deleteLeases,
+	Abort:             insertAborted,
+	SetCompacted:      updateCompacted,
+	RecordFingerprint: updateFingerprint,
+	Mark: []sqlkit.Change{{SQL: insertMarker, Args: 3},
+		{SQL: updateEpoch, First: 3, Args: 4}},
+	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog},
+	Renew:    renewStore,
+	SetQuota: updateQuota,
+}
+
 // state are the columns of the state, and noState stands in their place in a row without one.
 const (
 	state   = `s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, ` + now
@@ -102,20 +119,19 @@ const selectPoll = `
         (SELECT h.revision FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
         (SELECT h.token FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
         s.compacted, s.swept, @@GLOBAL.read_only, ` + now + `,
-        s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes, NULL
+        s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes, 9223372036854775807
  FROM rowkeeper_store s FORCE INDEX (PRIMARY)
  WHERE s.id IN (%s))`
 
 // selectPollDue reads the same of one store, and the first expiry of its keys and leases, each by
-// the index on it, NULL if there is none. The keys of leases have a negative one. Those of several
+// the index on it, the largest number if there is none. The keys of leases have a negative one. Those of several
 // stores, and those of selectPoll, are put together by UNION ALL: only a store that the text names
 // lets the servers begin in the index behind the keys that do not expire.
 const selectPollDue = `
 (SELECT ` + state + `,
         s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes,
-        NULLIF(LEAST(COALESCE((SELECT MIN(l.expiry) FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry) WHERE l.store = $store AND l.expiry > 0), 9223372036854775807),
-                     COALESCE((SELECT MIN(e.expiry) FROM rowkeeper_lease e FORCE INDEX (rowkeeper_lease_expiry) WHERE e.store = $store AND e.expiry >= 0), 9223372036854775807)),
-               9223372036854775807)
+        LEAST(COALESCE((SELECT MIN(l.expiry) FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry) WHERE l.store = $store AND l.expiry > 0), 9223372036854775807),
+              COALESCE((SELECT MIN(e.expiry) FROM rowkeeper_lease e FORCE INDEX (rowkeeper_lease_expiry) WHERE e.store = $store AND e.expiry >= 0), 9223372036854775807))
  FROM ` + storeAndHead + `
  WHERE s.id = $store)`
 
@@ -440,7 +456,7 @@ WHERE s.id = $store`
 // selectByToken reads a group's rows without their values, by primary key range from where the
 // group began.
 const selectByToken = `
-SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted
+SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.time, g.deleted
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
 WHERE g.store = $store AND g.revision > %d AND g.token = x'%x'
 ORDER BY g.revision`
@@ -484,7 +500,7 @@ VALUES ($store, %d, '', 0, 0, 0, 0, x'%x', %d, 1, NULL)`
 
 const updateEpoch = `
 UPDATE rowkeeper_store s
-SET s.epoch = %d, s.compacted = %d, s.swept = %d, s.fingerprint = COALESCE(%s, s.fingerprint)
+SET s.epoch = %d, s.compacted = %d, s.swept = %d, s.fingerprint = COALESCE(NULLIF(%s, ''), s.fingerprint)
 WHERE s.id = $store`
 
 // updateBoot records a boot, if the recorded one is still the one that was read.

@@ -44,9 +44,8 @@ func (b *backend) find(ctx context.Context, c *sql.Conn, name string) error {
 	if err != nil {
 		return err
 	}
-	b.id, b.store, b.opened, b.durable = store, strconv.FormatInt(store, 10), id, d
-	b.gate.Open(f.Place, f.number, id.Store)
-	return nil
+	b.store = strconv.FormatInt(store, 10)
+	return b.Found(link{c}, store, id, d)
 }
 
 // CreateStore implements [contract.Driver]. It needs an account that may migrate.

@@ -40,9 +40,6 @@ func (b *backend) sweep(p *contract.SweepPlan, deleted *int) *transaction {
 		if !found {
 			return nil, contract.ErrEmptyStore
 		}
-		if !st.Writable {
-			b.server.suspect()
-		}
 		if err := p.Check(st); err != nil {
 			return nil, err
 		}

@@ -33,14 +33,16 @@ type transaction struct {
 	repeatable bool
 }
 
-func (b *backend) transact(ctx context.Context, t *transaction) error {
+func (b *backend) transact(ctx context.Context, t *transaction) (err error) {
+	defer func() { err = b.Heard(err) }()
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	conn, release, err := b.takeCommit(ctx)
+	l, release, err := b.TakeToWrite(ctx, (*pool)(b.commits))
 	if err != nil {
 		return b.failed(t.what, err)
 	}
 	defer release()
+	conn := l.Conn
 
 	var second *text
 	_, err = b.send(ctx, conn, &t.ask, func(a *answers) (err error) {
@@ -236,7 +238,6 @@ func (b *backend) readGuard(a *answers) (g contract.Guard, err error) {
 	case !found:
 		return g, contract.ErrEmptyStore
 	case !g.State.Writable:
-		b.server.suspect()
 		return g, errReadOnly
 	}
 	return g, contract.CheckWriter(oldest, knownSchema)

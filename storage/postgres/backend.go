@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -19,10 +18,9 @@ type database struct {
 	// for lists, which use reads.
 	commits, tails, reads *pgxpool.Pool
 	lists                 sqlkit.Lists
-	// begun is the number of the connection that was begun last.
-	begun     atomic.Int64
-	listener  listener
-	announcer announcer
+	address               contract.Address
+	listener              listener
+	announcer             announcer
 	// ctx ends when the connections are closed.
 	ctx  context.Context
 	stop context.CancelFunc
@@ -34,15 +32,9 @@ type database struct {
 type backend struct {
 	*database
 	sqlkit.KeysReader
-	// store is the id of the store, which the rows of its tables have.
+	*sqlkit.Member[link]
+	// store is the ID of the member, as the statements take it.
 	store int32
-	// opened and durable are what was found when the backend was opened.
-	opened  contract.Identity
-	durable contract.Durability
-	// gate decides which connections the store uses.
-	gate contract.Gate
-	// writing has an element for each of the commit connections that the store has or waits for.
-	writing chan struct{}
 	// sweeps is how far this process has swept, and how many batches ago that was recorded; see
 	// sqlSweep.
 	sweeps struct {
@@ -67,29 +59,10 @@ var (
 	_ contract.Database    = (*database)(nil)
 )
 
-// A store has one commit under way, and some transactions beside it, of leases for one. Of the
-// commit connections it has storeConns at most, so that one whose row is locked for long leaves the
-// others some. Connections are made when they are needed, and handed out in the order in which they
-// are asked for.
-const (
-	commitConns = 8
-	storeConns  = 3
-	tailConns   = 4
-)
-
-// takeCommit takes a connection for a writing transaction of the store.
-func (b *backend) takeCommit(ctx context.Context) (conn *pgxpool.Conn, release func(), err error) {
-	select {
-	case b.writing <- struct{}{}:
-	case <-ctx.Done():
-		return nil, nil, b.cfg.connectError(ctx.Err())
-	}
-	if conn, err = b.take(ctx, b.commits); err != nil {
-		<-b.writing
-		return nil, nil, err
-	}
-	return conn, func() { conn.Release(); <-b.writing }, nil
-}
+// tailConns is how many connections read the heads, the logs, and what expiry and compaction need.
+// Connections are made when they are needed, and handed out in the order in which they are asked
+// for.
+const tailConns = 4
 
 // Close implements [contract.Database], and by that [contract.Backend].
 func (d *database) Close() error {
@@ -108,18 +81,12 @@ func (d *database) closePools() {
 	}
 }
 
-// Opened implements [contract.Opened].
-func (b *backend) Opened() (contract.Identity, contract.Durability) { return b.opened, b.durable }
-
 // Limits implements [contract.Backend]. A key of twice the length would still fit into an entry of
 // a B-tree. What bounds a group is that it is held in memory several times, here and in the server.
 func (b *backend) Limits() contract.Limits {
 	return contract.Limits{KeyBytes: contract.MaxKeyBytes, ValueBytes: contract.MaxValueBytes,
 		GroupMutations: 512, GroupBytes: 8 << 20}
 }
-
-// Reconnect implements [contract.Reconnector].
-func (b *backend) Reconnect() { b.gate.Reconnect(b.begun.Load()) }
 
 // Pools implements [contract.Pooled].
 func (b *backend) Pools() []contract.Pool {

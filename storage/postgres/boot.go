@@ -11,7 +11,7 @@ import (
 // Durability implements [contract.Backend].
 func (b *backend) Durability(ctx context.Context) (d contract.Durability, err error) {
 	err = b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		_, d, err = b.row(ctx, conn)
+		_, d, err = b.row(ctx, link{Conn: conn})
 		return err
 	})
 	return d, err

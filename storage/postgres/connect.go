@@ -136,7 +136,7 @@ func greetingOf(conn *pgx.Conn) *greeting {
 // begin readies the configuration of a connection that is to be made, and numbers it: the address
 // is looked up after that.
 func (d *database) begin(cc *pgx.ConnConfig) error {
-	g := &greeting{number: d.begun.Add(1)}
+	g := &greeting{number: d.address.Begin()}
 	cc.AfterConnect = func(_ context.Context, conn *pgconn.PgConn) error {
 		conn.CustomData()[greetingKey] = g
 		return nil
@@ -234,56 +234,47 @@ WHERE name = 'synchronous_commit' AND setting = 'off'
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
-// take takes a connection of a pool on which the store may run; see [contract.Gate].
-func (b *backend) take(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
-	for {
-		conn, err := pool.Acquire(ctx)
-		if err != nil {
-			return nil, b.cfg.connectError(err)
-		}
-		passage, err := b.judge(ctx, conn.Conn())
-		switch {
-		case err != nil:
-			conn.Release()
-			return nil, err
-		case passage == contract.Pass:
-			return conn, nil
-		}
-		conn.Conn().Close(ctx)
-		conn.Release()
+// link implements [sqlkit.Link]: a connection of a pool, or one of its own.
+type link struct {
+	*pgx.Conn
+	pooled *pgxpool.Conn
+}
+
+func (l link) Leads() (contract.Place, int64, error) {
+	g := greetingOf(l.Conn)
+	return g.Place, g.number, nil
+}
+
+func (l link) Release() {
+	if l.pooled != nil {
+		l.pooled.Release()
+	} else {
+		l.Close(context.Background())
 	}
 }
 
-// takeBeside makes a connection beside the pools on which the store may run; see [contract.Gate].
-func (b *backend) takeBeside(ctx context.Context) (*pgx.Conn, error) {
-	for {
-		conn, err := b.connect(ctx)
-		if err != nil {
-			return nil, err
-		}
-		passage, err := b.judge(ctx, conn)
-		if err == nil && passage == contract.Pass {
-			return conn, nil
-		}
-		conn.Close(context.WithoutCancel(ctx))
-		if err != nil {
-			return nil, err
-		}
-	}
+func (l link) Discard(ctx context.Context) {
+	l.Close(ctx)
+	l.Release()
 }
 
-// judge decides whether the store uses a connection.
-func (b *backend) judge(ctx context.Context, conn *pgx.Conn) (contract.Passage, error) {
-	g := greetingOf(conn)
-	passage := b.gate.Judge(g.Place, g.number)
-	if passage != contract.Ask {
-		return passage, nil
-	}
-	id, d, err := b.row(ctx, conn)
+// pool and besides implement [sqlkit.Pool]: besides makes each connection anew.
+type (
+	pool    pgxpool.Pool
+	besides database
+)
+
+func (p *pool) Get(ctx context.Context) (link, error) {
+	conn, err := (*pgxpool.Pool)(p).Acquire(ctx)
 	if err != nil {
-		return passage, err
+		return link{}, err
 	}
-	return b.gate.Enter(g.Place, g.number, id.Store, d)
+	return link{conn.Conn(), conn}, nil
+}
+
+func (d *besides) Get(ctx context.Context) (link, error) {
+	conn, err := (*database)(d).connect(ctx)
+	return link{Conn: conn}, err
 }
 
 // beside runs f on a connection of its own, which may lead to another database than the one that

@@ -69,15 +69,13 @@ func (b *backend) find(ctx context.Context, conn *pgx.Conn, name string) error {
 	if err != nil {
 		return b.cfg.connectError(err)
 	}
-	b.store, b.opened, b.durable = store, id, d
-	g := greetingOf(conn)
-	b.gate.Open(g.Place, g.number, id.Store)
-	return nil
+	b.store = store
+	return b.Found(link{Conn: conn}, int64(store), id, d)
 }
 
 // row reads the row of the store, wherever the connection leads.
-func (b *backend) row(ctx context.Context, conn *pgx.Conn) (contract.Identity, contract.Durability, error) {
-	_, id, d, err := scan(conn, conn.QueryRow(ctx, sqlIdentity, b.store))
+func (b *backend) row(ctx context.Context, l link) (contract.Identity, contract.Durability, error) {
+	_, id, d, err := scan(l.Conn, l.QueryRow(ctx, sqlIdentity, b.store))
 	if errors.Is(err, pgx.ErrNoRows) {
 		return id, d, contract.ErrEmptyStore
 	}
@@ -99,7 +97,7 @@ func scan(conn *pgx.Conn, row pgx.Row) (store int32, id contract.Identity, d con
 // Identity implements [contract.Backend].
 func (b *backend) Identity(ctx context.Context) (id contract.Identity, err error) {
 	err = b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		id, _, err = b.row(ctx, conn)
+		id, _, err = b.row(ctx, link{Conn: conn})
 		return err
 	})
 	return id, err

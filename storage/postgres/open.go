@@ -69,7 +69,7 @@ func connect(ctx context.Context, cfg *config) (*database, error) {
 		conns  int32
 		writes bool
 	}{
-		{&d.commits, commitConns, true},
+		{&d.commits, contract.CommitConns, true},
 		{&d.tails, tailConns, false},
 		{&d.reads, cfg.pool.MaxConns, false},
 	} {
@@ -97,7 +97,8 @@ func connect(ctx context.Context, cfg *config) (*database, error) {
 
 // Store implements [contract.Database].
 func (d *database) Store(ctx context.Context, name string) (contract.Backend, error) {
-	b := &backend{database: d, writing: make(chan struct{}, storeConns)}
+	b := &backend{database: d}
+	b.Member = sqlkit.NewMember(&d.address, b.row)
 	// A store that has seen nothing yet has nothing to compare a database with but what it finds
 	// now, so that comes from a connection that is begun now. Those of the pools may lead to where
 	// the address led long ago.

@@ -24,9 +24,9 @@ func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cu
 	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
-	conn, err := b.take(ctx, b.class(r.Class))
+	conn, err := b.Take(ctx, (*pool)(b.class(r.Class)))
 	if err != nil {
-		return err
+		return b.cfg.connectError(err)
 	}
 	defer conn.Release()
 	for i, a := range args {
@@ -40,6 +40,7 @@ func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cu
 	c := &cursor{}
 	for rows.Next() {
 		c.row = rows.RawValues()
+		c.own = c.row[stateColumns:]
 		if !each(c) {
 			cancel() // the connection is given up, as the rest would have to be read
 			return nil
@@ -60,17 +61,29 @@ func argument(a any) any {
 		}
 		return keys
 	case []contract.Revision:
-		revisions := make([]int64, len(a))
-		for i, r := range a {
-			revisions[i] = int64(r)
-		}
-		return revisions
+		return numbers(a)
+	case []contract.Lease:
+		return numbers(a)
+	case contract.Token:
+		return a[:]
 	}
 	return a
 }
 
+func numbers[T ~int64](list []T) []int64 {
+	n := make([]int64, len(list))
+	for i, v := range list {
+		n[i] = int64(v)
+	}
+	return n
+}
+
 // cursor implements [sqlkit.Cursor]. Its row is valid until the next one is received.
-type cursor struct{ row row }
+type cursor struct {
+	row row
+	// own are the columns after those of the state.
+	own row
+}
 
 func (c *cursor) State(st *contract.State) bool {
 	if c.row[0] == nil {
@@ -80,14 +93,12 @@ func (c *cursor) State(st *contract.State) bool {
 	return true
 }
 
-func (c *cursor) More() bool {
-	return len(c.row) > stateColumns && c.row[stateColumns] != nil
-}
-func (c *cursor) Int(i int) int64            { return c.row.int(stateColumns + i) }
-func (c *cursor) Bool(i int) bool            { return c.row.bool(stateColumns + i) }
-func (c *cursor) Token(i int) contract.Token { return c.row.token(stateColumns + i) }
-func (c *cursor) Key(i int) contract.Key     { return c.row.key(stateColumns + i) }
-func (c *cursor) Value(i int) []byte         { return c.row.value(stateColumns + i) }
+func (c *cursor) More() bool                 { return len(c.own) > 0 && c.own[0] != nil }
+func (c *cursor) Int(i int) int64            { return c.own.int(i) }
+func (c *cursor) Bool(i int) bool            { return c.own.bool(i) }
+func (c *cursor) Token(i int) contract.Token { return c.own.token(i) }
+func (c *cursor) Key(i int) contract.Key     { return c.own.key(i) }
+func (c *cursor) Value(i int) []byte         { return c.own.value(i) }
 
 // writable refuses to write to a server that may be late.
 func writable(s contract.State) error {

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // sqlArchiveSettings are made for the transaction, where the server has them: it may take as long
@@ -18,12 +19,11 @@ WHERE name IN ('statement_timeout', 'transaction_timeout')
 
 // archive runs f in a transaction on a connection of its own, whose time only the context bounds.
 func (b *backend) archive(ctx context.Context, begin, idle string, f func(*pgx.Conn) error) error {
-	conn, err := b.takeBeside(ctx)
+	conn, err := b.Take(ctx, (*besides)(b.database))
 	if err != nil {
-		return err
+		return b.cfg.connectError(err)
 	}
-	// It ends the transaction, too, if that was not committed.
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer conn.Release() // which ends the transaction, too, if that was not committed
 	for _, sql := range []string{
 		begin,
 		b.cfg.transactionSettings(),
@@ -36,7 +36,7 @@ func (b *backend) archive(ctx context.Context, begin, idle string, f func(*pgx.C
 			return readError(err)
 		}
 	}
-	return f(conn)
+	return f(conn.Conn)
 }
 
 // Snapshot implements [contract.Backend].
@@ -50,65 +50,12 @@ func (b *backend) Snapshot(ctx context.Context,
 		if err != nil {
 			return err
 		}
-		return f(ctx, &view{ctx: ctx, conn: conn, store: b.store, state: st})
+		w := &working{ctx: ctx, conn: conn, store: b.store}
+		return f(ctx, sqlkit.NewView(w, &inTransaction, st))
 	})
 }
 
-// view implements [contract.Snapshot]: what a connection sees in a transaction.
-type view struct {
-	ctx   context.Context
-	conn  *pgx.Conn
-	store int32
-	state contract.State
-}
-
-func (v *view) State() contract.State { return v.state }
-
-func (v *view) Keys() (n int64, err error) {
-	err = v.conn.QueryRow(v.ctx, sqlCountAll, v.store).Scan(&n)
-	return n, readError(err)
-}
-
-func (v *view) AllLeases() ([]contract.LeaseRow, error) { return v.leaseRows(sqlAllLeases, v.store) }
-
-// leaseRows runs a statement that returns leases.
-func (v *view) leaseRows(sql string, args ...any) (found []contract.LeaseRow, err error) {
-	rows, err := v.conn.Query(v.ctx, sql, args...)
-	if err != nil {
-		return nil, readError(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		r := row(rows.RawValues())
-		found = append(found, contract.LeaseRow{Lease: contract.Lease(r.int(0)), TTL: r.int(1),
-			Expiry: r.int(2)})
-	}
-	return found, readError(rows.Err())
-}
-
-func (v *view) Records(each func(*contract.Record) error) error {
-	reading, stop := context.WithCancel(v.ctx)
-	defer stop()
-	rows, err := v.conn.Query(reading, sqlRecords, v.store)
-	if err != nil {
-		return readError(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		r := row(rows.RawValues())
-		if err := each(&contract.Record{Revision: r.revision(0), Create: r.revision(1),
-			Version: r.int(2), Lease: contract.Lease(r.int(3)), Expiry: r.int(4), Key: r.key(5),
-			Value: r.value(6)}); err != nil {
-			stop() // the other rows, however many, are not waited for
-			return err
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return readError(err)
-	}
-	return nil
-}
-
+// stateOf reads the state in a connection's transaction.
 func (b *backend) stateOf(ctx context.Context, conn *pgx.Conn) (st contract.State, err error) {
 	rows, err := conn.Query(ctx, sqlState, b.store)
 	if err != nil {

@@ -87,6 +87,22 @@ var reads = sqlkit.Statements{
 	Everywhere: sqlEverywhere,
 }
 
+// inTransaction are the statements of what is done under the commit lock, and in a snapshot.
+var inTransaction = sqlkit.TxStatements{
+	Keys:              sqlCountAll,
+	Records:           sqlRecords,
+	AllLeases:         sqlAllLeases,
+	Leases:            sqlSomeLeases,
+	DropLeases:        sqlDropLeases,
+	Abort:             sqlAbort,
+	SetCompacted:      sqlCompact,
+	RecordFingerprint: sqlRecordFingerprint,
+	Mark:              []sqlkit.Change{{SQL: sqlMark, Args: 7}},
+	Clear:             []string{sqlClear},
+	Renew:             sqlRenew,
+	SetQuota:          sqlSetQuota,
+}
+
 // sqlState is the cheapest read.
 var sqlState = ofStore(`WITH` + state + `
 SELECT * FROM header`)
@@ -95,11 +111,11 @@ SELECT * FROM header`)
 // every read does, and for the first ones the expiry that comes first, by the indexes on it. The
 // keys of leases have a negative expiry.
 //
-// $1 stores, $2 of how many of them the expiry is wanted, which is NULL for the others.
+// $1 stores, $2 of how many of them the expiry is wanted.
 const sqlPoll = `
 SELECT ARRAY[s.epoch, s.compacted, s.swept, h.revision, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
              (NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off')::int], h.token,
-       asked.place, s.identity, s.boot, s.max_objects, s.max_bytes, due.expiry
+       asked.store::bigint, s.identity, s.boot, s.max_objects, s.max_bytes, coalesce(due.expiry, 9223372036854775807)
 FROM unnest($1::integer[]) WITH ORDINALITY AS asked (store, place)
 CROSS JOIN LATERAL (
     SELECT epoch, compacted, swept, identity, coalesce(boot, '') AS boot, max_objects, max_bytes FROM rowkeeper_store WHERE id = asked.store OFFSET 0
@@ -632,7 +648,7 @@ FROM pg_class c WHERE c.oid = 'rowkeeper_log'::regclass`
 //
 // $1 token, $2 revision.
 var sqlFindGroup = ofStore(`WITH` + state + `, found AS MATERIALIZED (
-    SELECT revision, prev_revision, create_revision, version, lease, time, deleted, key
+    SELECT revision, key, prev_revision, create_revision, version, lease, time, deleted
     FROM rowkeeper_log WHERE store = $store::integer AND revision > $2::bigint AND token = $1::bytea ORDER BY revision
 )
 SELECT header.*, EXISTS (SELECT FROM rowkeeper_aborted WHERE store = $store::integer AND token = $1::bytea),
@@ -706,15 +722,15 @@ SELECT $store::integer, revision, 0, create_revision, version, lease, $6::bigint
 
 // sqlMark begins a new epoch, under the commit lock, with a marker row.
 //
-// $1 revision, $2 time, $3 token, $4 epoch, $5 swept, $6 fingerprint or "".
+// $1 revision, $2 token, $3 time, $4 epoch, $5 compacted, $6 swept, $7 fingerprint or "".
 var sqlMark = ofStore(`
 WITH marker AS (
     INSERT INTO rowkeeper_log (store, revision, prev_revision, create_revision, version, lease, time, deleted, key, token)
-    VALUES ($store::integer, $1::bigint, 0, 0, 0, 0, $2::bigint, true, '', $3::bytea)
+    VALUES ($store::integer, $1::bigint, 0, 0, 0, 0, $3::bigint, true, '', $2::bytea)
 )
 UPDATE rowkeeper_store s
-SET epoch = $4::bigint, compacted = $1::bigint, swept = $5::bigint,
-    fingerprint = coalesce(nullif($6::text, ''), s.fingerprint)
+SET epoch = $4::bigint, compacted = $5::bigint, swept = $6::bigint,
+    fingerprint = coalesce(nullif($7::text, ''), s.fingerprint)
 WHERE s.id = $store::integer`)
 
 // sqlAnnounce notifies the processes that listen. The server sends notifications in the order of
@@ -747,7 +763,7 @@ var sqlAllLeases = ofStore(`SELECT id, ttl, expiry FROM rowkeeper_lease WHERE st
 // the primary key of live which of its rows are live. Values of the others that are stored out of
 // line are not read.
 var sqlRecords = ofStore(`
-SELECT g.revision, l.create_revision, l.version, l.lease, greatest(coalesce(l.expiry, 0), 0), g.key, g.value
+SELECT g.revision, g.key, l.create_revision, l.version, l.lease, greatest(coalesce(l.expiry, 0), 0), g.value
 FROM rowkeeper_log g
 CROSS JOIN LATERAL (
     SELECT create_revision, version, lease, expiry FROM rowkeeper_live WHERE store = $store::integer AND key = g.key AND revision = g.revision OFFSET 0

@@ -172,7 +172,7 @@ var arguments = func() map[string]struct {
 		"all_leases":             {``, 100_000},
 		"records":                {``, 240_002},
 		"import":                 {`ARRAY[200000, 200001], ARRAY[1, 2], ARRAY[0, 7], ARRAY['x', 'y']::bytea[], ARRAY['x', 'y']::bytea[], 1, '\x00', ARRAY[1, 2], ARRAY[0, 9]`, 0},
-		"mark":                   {`200000, 1, '\x00', 2, 100000, 'x'`, 1},
+		"mark":                   {`200000, '\x00', 1, 2, 200000, 100000, 'x'`, 1},
 		"record_fingerprint":     {`'x'`, 1},
 		"record_boot":            {`'', 'x'`, 1},
 		"identity":               {``, 3},

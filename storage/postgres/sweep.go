@@ -23,12 +23,8 @@ func (b *backend) Sweep(ctx context.Context, p *contract.SweepPlan) (int, error)
 	b.sweeps.mu.Lock()
 	record := p.Done || b.sweeps.unrecorded+1 >= recordSweeps
 	b.sweeps.mu.Unlock()
-	revisions := make([]int64, len(p.Revisions))
-	for i, r := range p.Revisions {
-		revisions[i] = int64(r)
-	}
-	o, err := b.transact(ctx, sweepLock, sweepBatch, int64(p.Epoch), revisions, int64(p.Swept),
-		int64(p.Forget), record, int64(p.Compacted))
+	o, err := b.transact(ctx, sweepLock, sweepBatch, int64(p.Epoch), numbers(p.Revisions),
+		int64(p.Swept), int64(p.Forget), record, int64(p.Compacted))
 	if err != nil {
 		return 0, err
 	}

@@ -70,14 +70,15 @@ type outcome struct {
 // class it is certain that it was rolled back.
 func (b *backend) transact(ctx context.Context, lock, work statement,
 	args ...any) (o outcome, err error) {
+	defer func() { err = b.Heard(err) }()
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
-	conn, release, err := b.takeCommit(ctx)
+	conn, release, err := b.TakeToWrite(ctx, (*pool)(b.commits))
 	if err != nil {
-		return outcome{}, err
+		return outcome{}, b.cfg.connectError(err)
 	}
 	defer release()
-	t := transaction{conn: conn.Conn().PgConn(), prepared: b.cfg.prepared}
+	t := transaction{conn: conn.PgConn(), prepared: b.cfg.prepared}
 	if !t.prepared {
 		// A pooler gives each transaction another session, so the settings have to come along.
 		t.settings = b.cfg.transactionSettings()

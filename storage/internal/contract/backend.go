@@ -585,8 +585,9 @@ type Shared interface {
 }
 
 // Reconnector is a Backend whose connections could outlive the server's role behind them unnoticed.
+// Where a server says that it is read-only, the backend tells its [Address].
 type Reconnector interface {
-	// Reconnect makes all operations that begin from now on use new connections.
+	// Reconnect makes all operations that begin from now on use new connections; see [Gate].
 	Reconnect()
 }
 

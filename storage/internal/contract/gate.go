@@ -1,6 +1,10 @@
 package contract
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
 
 // The stores of a process share connections, and each finds out for itself in which database its
 // history goes on (see fence.go of the engine). So a connection knows since it was made where it
@@ -18,7 +22,8 @@ import "sync"
 //   - It uses an older connection only if that leads to the same place as the newest one. So a
 //     store that has gone over to another server is never led back by a connection that was made
 //     before, and a store that has not gone over is not led there by one that another store uses.
-//   - After [Gate.Reconnect] it uses only connections that are begun from then on.
+//   - After [Gate.Reconnect] it uses only connections that are begun from then on, and after
+//     [Address.ReadOnly] no store uses others.
 //
 // What polls several stores at once (see polls.go of the engine) takes a connection that is too old
 // for none of them. Each store whose gate asks for its row finds that in the same answer, and uses
@@ -49,9 +54,50 @@ const (
 	Stale
 )
 
-// Gate decides which connections a store uses. Connections have numbers above 0, in the order in
-// which they were begun.
+// The stores of a process share CommitConns connections to write. A store has one commit under way,
+// and some transactions beside it, of leases for one. It has or waits for StoreConns of the
+// connections at most, so that one whose row is locked for long leaves the others some.
+const (
+	CommitConns = 8
+	StoreConns  = 3
+)
+
+// Address numbers the connections that are begun to where a database's URL leads: above 0, in the
+// order in which they are begun. It is shared by the stores of the database. The zero value is
+// ready.
+type Address struct {
+	begun, from atomic.Int64
+	// mu protects the field below.
+	mu sync.Mutex
+	// left is when from was raised last.
+	left time.Time
+}
+
+// Begin returns the number of a connection that is about to be begun.
+func (a *Address) Begin() int64 { return a.begun.Add(1) }
+
+// Begun is the number of the connection that was begun last.
+func (a *Address) Begun() int64 { return a.begun.Load() }
+
+// ReadOnly is told when a server has answered that it is read-only: it was demoted, perhaps, and
+// the address leads to another one by now. So the connections that were begun before are not used
+// again. That happens once a second at most, for a server that stays read-only.
+func (a *Address) ReadOnly(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if now.Sub(a.left) > time.Second {
+		a.left = now
+		a.from.Store(a.Begun() + 1)
+	}
+}
+
+// uses tells whether a connection may still be used. Without an address, all may.
+func (a *Address) uses(number int64) bool { return a == nil || number >= a.from.Load() }
+
+// Gate decides which connections a store uses.
 type Gate struct {
+	// Address is where the connections lead. It is set before the first use.
+	Address *Address
 	// mu protects the fields below.
 	mu sync.Mutex
 	// store is the identity of the store that was opened.
@@ -77,7 +123,7 @@ func (g *Gate) Judge(p Place, number int64) Passage {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case number < g.from:
+	case number < g.from, !g.Address.uses(number):
 		return Stale
 	case number > g.newest:
 		return Ask
@@ -97,7 +143,7 @@ func (g *Gate) Enter(p Place, number int64, store string, d Durability) (Passage
 	switch {
 	case store != g.store:
 		return Ask, AnotherStore(store, g.store)
-	case number < g.from, number < g.newest && p != g.at:
+	case number < g.from, !g.Address.uses(number), number < g.newest && p != g.at:
 		return Stale, nil
 	case p.Fingerprint != g.at.Fingerprint:
 		return Ask, Errorf(Fenced, "the database is not the one that this store was in (it was "+
@@ -134,9 +180,10 @@ func (g *Gate) Fenced(fingerprint string, number int64) {
 	g.at.Fingerprint, g.newest = fingerprint, number-1
 }
 
-// Reconnect makes the store use only connections with a higher number.
-func (g *Gate) Reconnect(number int64) {
+// Reconnect makes the store use only connections that are begun from now on.
+func (g *Gate) Reconnect() {
+	begun := g.Address.Begun()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.from = max(g.from, number+1)
+	g.from = max(g.from, begun+1)
 }

@@ -3,6 +3,7 @@ package contract
 import (
 	"errors"
 	"testing"
+	"time"
 )
 
 // TestGate: a store asks each connection that is newer than all that it has used, goes on with the
@@ -10,7 +11,8 @@ import (
 func TestGate(t *testing.T) {
 	here := Place{Fingerprint: "here", Boot: "first"}
 	there := Place{Fingerprint: "there", Boot: "first"}
-	var g Gate
+	a := &Address{}
+	g := Gate{Address: a}
 	judge := func(what string, p Place, number int64, want Passage) {
 		t.Helper()
 		if got := g.Judge(p, number); got != want {
@@ -62,7 +64,9 @@ func TestGate(t *testing.T) {
 	enter("when the boot is recorded", again, 16, "second", Pass, 0)
 	judge("the connections of the first boot", here, 13, Stale)
 
-	g.Reconnect(16)
+	for a.Begin() < 16 {
+	}
+	g.Reconnect()
 	judge("what was begun before", again, 16, Stale)
 	enter("what was begun before, if it was asked then", again, 16, "second", Stale, 0)
 	judge("what is begun from then on", again, 17, Ask)
@@ -149,4 +153,38 @@ func TestGateLets(t *testing.T) {
 	if got := g.Judge(here, 8); got != Pass {
 		t.Errorf("after it was let in, the store is to do %d", got)
 	}
+}
+
+// TestReadOnlyServer: when a server has said that it is read-only, no store uses a connection that
+// was begun before. That happens once a second, however often and on however many connections it is
+// said.
+func TestReadOnlyServer(t *testing.T) {
+	here := Place{Fingerprint: "here"}
+	a := &Address{}
+	stores := [2]Gate{{Address: a}, {Address: a}}
+	number := a.Begin()
+	for i := range stores {
+		stores[i].Open(here, number, "")
+	}
+	judge := func(what string, number int64, want Passage) {
+		t.Helper()
+		for i := range stores {
+			if got := stores[i].Judge(here, number); got != want {
+				t.Errorf("%s: %d, want %d", what, got, want)
+			}
+		}
+	}
+	judge("before", number, Pass)
+	now := time.Unix(1_700_000_000, 0)
+	a.ReadOnly(now)
+	judge("what was begun before", number, Stale)
+	if p, err := stores[0].Enter(here, number, "", Durability{}); p != Stale || err != nil {
+		t.Errorf("what was asked meanwhile: %d, %v", p, err)
+	}
+	newer := a.Begin()
+	judge("what is begun after it", newer, Ask)
+	a.ReadOnly(now.Add(time.Second))
+	judge("within a second", newer, Ask)
+	a.ReadOnly(now.Add(time.Second + 1))
+	judge("after a second", newer, Stale)
 }

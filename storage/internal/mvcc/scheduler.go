@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Scheduler gives the stores of a process turns for what they do in the background: to compact and
@@ -17,8 +19,8 @@ import (
 type Scheduler struct{ turns chan struct{} }
 
 const (
-	// schedulerTurns is half of the connections for commits that stores share.
-	schedulerTurns = 4
+	// schedulerTurns leaves half of the connections that write.
+	schedulerTurns = contract.CommitConns / 2
 	turnLasts      = time.Second
 )
 

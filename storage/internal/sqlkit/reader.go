@@ -26,6 +26,8 @@ const keptForSingle = 2
 type Reader struct {
 	db    Database
 	lists Lists
+	// member, if the store is one, hears of a server that is read-only.
+	member interface{ readOnly() }
 
 	state, tail, get, getKeys, page, pageKeys, replaced, values Read
 	count, countUpTo, expired, firstAt, sweep, size             Read
@@ -35,7 +37,9 @@ type Reader struct {
 
 // NewReader makes a Reader.
 func NewReader(db Database, s *Statements, lists Lists) *Reader {
+	member, _ := db.(interface{ readOnly() })
 	return &Reader{
+		member:   member,
 		db:       db,
 		lists:    lists,
 		state:    Read{What: "read the state", Class: Head, SQL: s.State, OneRow: true},
@@ -105,6 +109,10 @@ func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error,
 		}
 		return res.err == nil
 	}, args...)
+	if r.member != nil && (err != nil && contract.ClassOf(err) == contract.ReadOnly ||
+		res.found && !res.state.Writable) {
+		r.member.readOnly()
+	}
 	switch {
 	case err != nil:
 		return res.state, err
@@ -170,6 +178,11 @@ func lease(c Cursor, column int) contract.Lease { return contract.Lease(c.Int(co
 func keyRow(c Cursor) contract.Row {
 	return contract.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2),
 		Version: c.Int(3), Lease: lease(c, 4)}
+}
+
+// leaseRow reads the columns where a read returns leases.
+func leaseRow(c Cursor) contract.LeaseRow {
+	return contract.LeaseRow{Lease: lease(c, 0), TTL: c.Int(1), Expiry: c.Int(2)}
 }
 
 func moment(c Cursor, column int) time.Time { return time.UnixMicro(c.Int(column)) }
@@ -338,7 +351,7 @@ func (r *Reader) Lapsing(ctx context.Context, limit int) ([]contract.LeaseRow, c
 func (r *Reader) leaseRows(ctx context.Context, read *Read,
 	args ...any) (rows []contract.LeaseRow, st contract.State, err error) {
 	st, err = r.query(ctx, read, func(c Cursor) error {
-		rows = append(rows, contract.LeaseRow{Lease: lease(c, 0), TTL: c.Int(1), Expiry: c.Int(2)})
+		rows = append(rows, leaseRow(c))
 		return nil
 	}, args...)
 	return rows, st, err

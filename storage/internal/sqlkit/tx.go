@@ -1,0 +1,223 @@
+package sqlkit
+
+import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
+
+// Conn runs statements on the connection of a transaction. [View] and [Tx] are made of it.
+//
+// Arguments are of the types int64, string, [contract.Token] and []contract.Lease. The rows of a
+// cursor have no state: its columns are those of the statement. Errors are of type
+// *[contract.Error].
+type Conn interface {
+	// Select runs a read and calls each for its rows, in order. It returns the error of each as it
+	// is, and gives up the rest then.
+	Select(r *Read, each func(Cursor) error, args ...any) error
+	// Group reads the guard of a group, as [contract.Tx] says, and calls each for the log rows with
+	// the token and a greater revision. Columns: revision, key, prev, create, version, lease, time,
+	// deleted.
+	Group(token contract.Token, after contract.Revision, each func(Cursor)) (contract.Guard, error)
+	// Change runs a statement that writes.
+	Change(sql string, args ...any) error
+	// PutLeases writes leases, in the place of those with the same IDs.
+	PutLeases(rows []contract.LeaseRow) error
+	// Insert writes a row of the log, at the time of the state, and a live row for each record.
+	Insert(token contract.Token, at contract.State, records []contract.Record) error
+	// Erase removes at most limit live rows, and as many log rows before the head of the state, and
+	// all aborted tokens. It returns how many live rows and log rows it has removed.
+	Erase(limit int, at contract.State) (int, error)
+	// Fingerprint is that of the database to which the connection leads.
+	Fingerprint() string
+}
+
+// Change is a statement that writes. It takes so many of the arguments of what it is a part of,
+// from the first on.
+type Change struct {
+	SQL         string
+	First, Args int
+}
+
+// TxStatements are the texts of what a [Tx] and a [View] do. Columns and parameters are as those of
+// [Statements], and there is no state.
+type TxStatements struct {
+	// Keys counts the live rows, in one row. Column: their number.
+	Keys string
+	// Records reads the log rows that are live, in the order of revisions. Columns: revision, key,
+	// create, version, lease, expiry (0 if the key has none of its own), value.
+	Records string
+	// AllLeases reads all leases. Columns: ID, time to live, expiry.
+	AllLeases string
+	// Leases reads leases. Parameter: the IDs. Columns as for AllLeases.
+	Leases string
+	// DropLeases deletes leases. Parameter: the IDs.
+	DropLeases string
+	// Abort records an aborted token. Parameters: the token, the revision that its group had seen.
+	Abort string
+	// SetCompacted sets compacted. Parameter: the revision.
+	SetCompacted string
+	// RecordFingerprint stores the fingerprint where none is. Parameter: the fingerprint.
+	RecordFingerprint string
+	// Mark writes a marker, and what begins with it. Parameters: the revision, the token and the
+	// time of the marker; epoch, compacted, swept, and a fingerprint, "" to leave the one that is
+	// there.
+	Mark []Change
+	// Clear deletes all rows of the three tables. No parameters.
+	Clear []string
+	// Renew gives the store another identity. No parameters.
+	Renew string
+	// SetQuota records the quota. Parameters: objects, bytes.
+	SetQuota string
+}
+
+// View implements [contract.Snapshot] on a connection.
+type View struct {
+	conn  Conn
+	sql   *TxStatements
+	state contract.State
+}
+
+// NewView makes a View of what a connection sees, of which st is the state.
+func NewView(c Conn, sql *TxStatements, st contract.State) *View { return &View{c, sql, st} }
+
+// State implements [contract.Snapshot].
+func (v *View) State() contract.State { return v.state }
+
+// Keys implements [contract.Snapshot].
+func (v *View) Keys() (n int64, err error) {
+	err = v.conn.Select(&Read{What: "count the keys", SQL: v.sql.Keys, Columns: 1, OneRow: true},
+		func(c Cursor) error { n = c.Int(0); return nil })
+	return n, err
+}
+
+// AllLeases implements [contract.Snapshot].
+func (v *View) AllLeases() ([]contract.LeaseRow, error) { return v.leases(v.sql.AllLeases) }
+
+func (v *View) leases(sql string, args ...any) (found []contract.LeaseRow, err error) {
+	err = v.conn.Select(&Read{What: "read the leases", SQL: sql, Columns: 3},
+		func(c Cursor) error { found = append(found, leaseRow(c)); return nil }, args...)
+	return found, err
+}
+
+// Records implements [contract.Snapshot].
+func (v *View) Records(each func(*contract.Record) error) error {
+	return v.conn.Select(&Read{What: "read the records", SQL: v.sql.Records, Columns: 7},
+		func(c Cursor) error {
+			return each(&contract.Record{Revision: revision(c, 0), Key: c.Key(1),
+				Create: revision(c, 2), Version: c.Int(3), Lease: lease(c, 4), Expiry: c.Int(5),
+				Value: c.Value(6)})
+		})
+}
+
+// Tx implements [contract.Tx] on a connection whose transaction holds the commit lock.
+type Tx struct {
+	View
+	limits contract.Limits
+}
+
+// NewTx makes a Tx. The limits are those of the backend.
+func NewTx(c Conn, sql *TxStatements, st contract.State, limits contract.Limits) *Tx {
+	return &Tx{View: View{c, sql, st}, limits: limits}
+}
+
+// Fingerprint implements [contract.Tx].
+func (t *Tx) Fingerprint() string { return t.conn.Fingerprint() }
+
+// Group implements [contract.Tx].
+func (t *Tx) Group(token contract.Token,
+	after contract.Revision) (g contract.Guard, rows []contract.Row, err error) {
+	g, err = t.conn.Group(token, after, func(c Cursor) {
+		rows = append(rows, contract.Row{Revision: revision(c, 0), Key: c.Key(1), Prev: revision(c, 2),
+			Create: revision(c, 3), Version: c.Int(4), Lease: lease(c, 5), Time: moment(c, 6),
+			Deleted: c.Bool(7), Token: token})
+	})
+	return g, rows, err
+}
+
+// Abort implements [contract.Tx].
+func (t *Tx) Abort(token contract.Token, seen contract.Revision) error {
+	return t.conn.Change(t.sql.Abort, token, int64(seen))
+}
+
+// SetCompacted implements [contract.Tx].
+func (t *Tx) SetCompacted(r contract.Revision) error {
+	return t.conn.Change(t.sql.SetCompacted, int64(r))
+}
+
+// Mark implements [contract.Tx].
+func (t *Tx) Mark(st contract.State, fingerprint string) error {
+	args := []any{int64(st.Head.Revision), st.Head.Token, st.Now.UnixMicro(),
+		int64(st.Head.Epoch), int64(st.Compacted), int64(st.Swept), fingerprint}
+	for _, c := range t.sql.Mark {
+		if err := t.conn.Change(c.SQL, args[c.First:c.First+c.Args]...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RecordFingerprint implements [contract.Tx].
+func (t *Tx) RecordFingerprint(fingerprint string) error {
+	return t.conn.Change(t.sql.RecordFingerprint, fingerprint)
+}
+
+// Leases implements [contract.Tx].
+func (t *Tx) Leases(leases []contract.Lease) ([]contract.LeaseRow, error) {
+	return t.leases(t.sql.Leases, leases)
+}
+
+// PutLeases implements [contract.Tx].
+func (t *Tx) PutLeases(rows []contract.LeaseRow) error { return t.conn.PutLeases(rows) }
+
+// DropLeases implements [contract.Tx].
+func (t *Tx) DropLeases(leases []contract.Lease) error {
+	return t.conn.Change(t.sql.DropLeases, leases)
+}
+
+// Clear implements [contract.Tx].
+func (t *Tx) Clear() error {
+	for _, sql := range t.sql.Clear {
+		if err := t.conn.Change(sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Erase implements [contract.Tx].
+func (t *Tx) Erase(limit int) (int, error) { return t.conn.Erase(limit, t.state) }
+
+// Renew implements [contract.Tx].
+func (t *Tx) Renew() error { return t.conn.Change(t.sql.Renew) }
+
+// SetQuota implements [contract.Tx].
+func (t *Tx) SetQuota(q contract.Quota) error {
+	return t.conn.Change(t.sql.SetQuota, q.Objects, q.Bytes)
+}
+
+// Insert implements [contract.Tx]. It gathers records to as many as a commit group may have.
+func (t *Tx) Insert(token contract.Token, write func(func(*contract.Record) error) error) error {
+	var (
+		records []contract.Record
+		bytes   int
+	)
+	flush := func() error {
+		if len(records) == 0 {
+			return nil
+		}
+		err := t.conn.Insert(token, t.state, records)
+		clear(records)
+		records, bytes = records[:0], 0
+		return err
+	}
+	if err := write(func(r *contract.Record) error {
+		size := len(r.Key) + len(r.Value)
+		if len(records) == t.limits.GroupMutations || bytes+size > t.limits.GroupBytes {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		records, bytes = append(records, *r), bytes+size
+		return nil
+	}); err != nil {
+		return err
+	}
+	return flush()
+}
