@@ -48,17 +48,13 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 		var n int
 		res = &contract.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now,
 			LockWait: lockWait}
-		res.Outcomes, n = contract.Decide(g.Mutations, guard.State.Head.Revision,
-			func(k contract.Key) contract.Current { return current[k] },
-			func(i int, at contract.Current) error {
-				switch m := g.Mutations[i]; {
-				case m.Delete && !m.HasPrev && lost[m.Key]:
-					return lostValue(m.Key, at.Revision)
-				case m.Lease != 0 && !held[m.Lease]:
-					return contract.ErrNoLease
-				}
-				return nil
-			})
+		res.Outcomes, n = contract.Decide(g.Mutations, guard.State.Head.Revision, &contract.Found{
+			Current: func(k contract.Key) contract.Current { return current[k] },
+			Held:    func(l contract.Lease) bool { return held[l] },
+			Removed: func(m *contract.Mutation, _ contract.Revision) ([]byte, bool, error) {
+				return nil, !lost[m.Key], nil // the second text asks for the value
+			},
+		})
 		second := b.text()
 		if n == 0 {
 			b.commit(&second)
@@ -70,7 +66,9 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 		b.writeGroup(&second, g, res, removed)
 		return &second, nil
 	}
-	t.answered = func(a *answers) error { return a.removedValues(removed) }
+	t.answered = func(a *answers) error {
+		return a.removedValues(removed, contract.Returned{Bound: b.limits.GroupBytes})
+	}
 	if err := b.transact(ctx, &t); err != nil {
 		return nil, err
 	}
@@ -129,7 +127,7 @@ func (a *answers) live(n int) (map[contract.Key]contract.Current, error) {
 func (t *text) askLost(mutations []*contract.Mutation) bool {
 	var keys []contract.Key
 	for _, m := range mutations {
-		if m.Delete && !m.HasPrev {
+		if m.WantsPrevious() {
 			keys = append(keys, m.Key)
 		}
 	}
@@ -164,12 +162,6 @@ func set[T comparable](a *answers, asked bool, value func(row) T) (map[T]bool, e
 	return found, err
 }
 
-// lostValue refuses one deletion, and not its group.
-func lostValue(key contract.Key, at contract.Revision) error {
-	lost := contract.LostValue(key, at)
-	return contract.Errorf(contract.Data, "%w", lost)
-}
-
 // accepted are a group's accepted mutations, in the order of their revisions.
 func accepted(g *contract.Group, outcomes []contract.Outcome) iter.Seq2[*contract.Mutation, *contract.Outcome] {
 	return func(yield func(*contract.Mutation, *contract.Outcome) bool) {
@@ -186,7 +178,7 @@ func accepted(g *contract.Group, outcomes []contract.Outcome) iter.Seq2[*contrac
 func removedBy(g *contract.Group, outcomes []contract.Outcome) map[contract.Revision]*contract.Outcome {
 	removed := map[contract.Revision]*contract.Outcome{}
 	for m, o := range accepted(g, outcomes) {
-		if m.Delete && !m.HasPrev {
+		if m.WantsPrevious() {
 			removed[o.Prev] = o
 		}
 	}
@@ -194,17 +186,17 @@ func removedBy(g *contract.Group, outcomes []contract.Outcome) map[contract.Revi
 }
 
 // removedValues reads the answer to selectRemoved.
-func (a *answers) removedValues(removed map[contract.Revision]*contract.Outcome) error {
+func (a *answers) removedValues(removed map[contract.Revision]*contract.Outcome,
+	returned contract.Returned) error {
 	if len(removed) == 0 {
 		return nil
 	}
-	var found, bytes int
+	found := 0
 	err := a.each(2, func(r row) error {
 		if o := removed[r.revision(0)]; o != nil {
 			found++
-			if bytes < maxGroupBytes {
+			if returned.Takes(len(r[1].bytes)) {
 				o.PrevValue = r.value(1)
-				bytes += len(o.PrevValue)
 			}
 		}
 		return nil

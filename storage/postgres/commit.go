@@ -53,6 +53,8 @@ type input struct {
 	leases        []int64
 	// leased tells whether any key is attached to a lease.
 	leased bool
+	// mutations are those that are in the input.
+	mutations []*contract.Mutation
 	// place is, for each mutation of the group, its place in the input, or that of the one that
 	// stands for it.
 	place []int
@@ -68,7 +70,7 @@ func newInput(g *contract.Group) *input {
 	in := &input{keys: make([][]byte, 0, n), expected: make([]int64, 0, n),
 		deleted: make([]bool, 0, n), values: make([][]byte, 0, n),
 		ttls: make([]int64, 0, n), wantsPrevious: make([]bool, 0, n), leases: make([]int64, 0, n),
-		place: make([]int, n)}
+		mutations: make([]*contract.Mutation, 0, n), place: make([]int, n)}
 	in.see(&g.Seen)
 	for i := range g.Earlier {
 		in.see(&g.Earlier[i])
@@ -82,12 +84,13 @@ func newInput(g *contract.Group) *input {
 		}
 		at := len(in.keys)
 		first[e], in.place[i] = at, at
+		in.mutations = append(in.mutations, m)
 		in.keys = append(in.keys, []byte(m.Key))
 		in.expected = append(in.expected, int64(m.Expect))
 		in.deleted = append(in.deleted, m.Delete)
 		in.values = append(in.values, m.Value)
 		in.ttls = append(in.ttls, m.TTLMicros())
-		in.wantsPrevious = append(in.wantsPrevious, m.Delete && !m.HasPrev)
+		in.wantsPrevious = append(in.wantsPrevious, m.WantsPrevious())
 		in.leases = append(in.leases, int64(m.Lease))
 		in.leased = in.leased || m.Lease != 0
 	}
@@ -136,18 +139,13 @@ func (in *input) result(g *contract.Group, o outcome) (*contract.GroupResult, er
 		LockWait: max(now.Sub(o.lock[0].time(0)), 0),
 		Outcomes: make([]contract.Outcome, len(g.Mutations))}
 	answered := -1
-	for i, m := range g.Mutations {
+	for i := range g.Mutations {
 		at := in.place[i]
 		current := currents.revision(at)
 		switch {
-		case !accepted.bool(at) && in.wantsPrevious[at] && m.Expects(current):
-			// It was refused although its expectation holds.
-			lost := contract.LostValue(m.Key, current)
-			res.Outcomes[i] = contract.Outcome{Revision: current,
-				Err: contract.Errorf(contract.Data, "%w", lost)}
-		case !accepted.bool(at) && m.Lease != 0 && m.Expects(current):
-			res.Outcomes[i] = contract.Outcome{Revision: current, Err: contract.ErrNoLease}
-		case !accepted.bool(at), at <= answered: // or it lost to the one that stands for it
+		case !accepted.bool(at):
+			res.Outcomes[i] = contract.Refused(in.mutations[at], current)
+		case at <= answered: // it lost to the one that stands for it
 			res.Outcomes[i].Revision = current
 		default:
 			// The accepted are numbered densely.

@@ -421,12 +421,14 @@ FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 //   - answer: in order of arrival. An accepted deletion has the lease of what it removed.
 //   - removed: the previous values (primary key of log) of the accepted deletions that ask for
 //     them, in order of arrival, until their sizes, which are known without reading them, come to
-//     8 MiB. A group without such deletions does not pay for that.
+//     the bound of mvcc.Returned. A group without such deletions does not pay for that.
 //
 // $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
 // expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds, or 0, or the
 // negative of a lease, $10 whether the previous value is wanted, $11 leases.
-var sqlGroup = ofStore(textGroup)
+var sqlGroup = ofStore(boundedGroup)
+
+var boundedGroup = strings.Replace(textGroup, "$bound", strconv.Itoa(groupBytes), 1)
 
 const textGroup = `
 WITH guard AS MATERIALIZED (
@@ -487,7 +489,7 @@ CROSS JOIN LATERAL (
     ) answer
 ) a
 CROSS JOIN LATERAL (
-    SELECT array_agg(CASE WHEN bytes <= 8388608 THEN value END) AS previous
+    SELECT array_agg(CASE WHEN bytes <= $bound THEN value END) AS previous
     FROM (
         SELECT g.value, sum(octet_length(g.value)) OVER (ORDER BY d.n ROWS UNBOUNDED PRECEDING) AS bytes
         FROM (SELECT n, current FROM decided WHERE accepted AND deleted AND wants_previous) d
@@ -499,7 +501,7 @@ CROSS JOIN LATERAL (
 // sqlLeasedGroup is sqlGroup for a group that attaches keys to leases. Such a mutation fits only if
 // its lease is there and has not ended (primary key of lease). A group without leases does not pay
 // for that.
-var sqlLeasedGroup = ofStore(strings.Replace(textGroup, ` AS fits`, `
+var sqlLeasedGroup = ofStore(strings.Replace(boundedGroup, ` AS fits`, `
            AND (m.ttl >= 0 OR EXISTS (
                SELECT FROM rowkeeper_lease WHERE store = $store::integer AND id = m.lease AND expiry <> 0 OFFSET 0
            )) AS fits`, 1))

@@ -26,25 +26,11 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 		st := guard.State
 		res.Before, res.State, res.Time = st.Head, st, st.Now.Truncate(time.Microsecond)
 
-		var failed error
-		removed := removed{b: b, c: c, mutations: g.Mutations, values: map[int][]byte{}}
-		outcomes, accepted := contract.Decide(g.Mutations, st.Head.Revision,
-			func(k contract.Key) contract.Current {
-				current, err := live(c, k)
-				if err != nil {
-					failed = b.damagedKey(k, err)
-				}
-				return current
-			}, removed.lost)
-		for i, value := range removed.values {
-			outcomes[i].PrevValue = value
-		}
+		f := finder{b: b, c: c}
+		outcomes, accepted := contract.Decide(g.Mutations, st.Head.Revision, f.found())
 		res.Outcomes = outcomes
-		if failed == nil {
-			failed = removed.failed
-		}
-		if failed != nil || accepted == 0 {
-			return false, failed
+		if f.failed != nil || accepted == 0 {
+			return false, f.failed
 		}
 		if err := b.checkSpace(c, g.Mutations); err != nil {
 			return false, err
@@ -110,52 +96,50 @@ func leaseRow(c *sqlite3.Conn, l contract.Lease) (row contract.LeaseRow, found b
 	return row, found, err
 }
 
-// removed reads, before anything is written, the values that the deletions of a group remove, so
-// that a deletion whose value is lost is refused alone. So is a key whose lease has ended.
-type removed struct {
-	b         *backend
-	c         *sqlite3.Conn
-	mutations []*contract.Mutation
-	// values are those of the mutations by their place, and bytes their size.
-	values map[int][]byte
-	bytes  int
-	// failed is an error that is not of one key.
+// finder reads, before anything is written, what [contract.Decide] asks for.
+type finder struct {
+	b *backend
+	c *sqlite3.Conn
+	// failed is an error that is not of one key. After it nothing is read.
 	failed error
 }
 
-func (r *removed) lost(i int, at contract.Current) error {
-	m := r.mutations[i]
-	if m.Lease != 0 && r.failed == nil {
-		row, found, err := leaseRow(r.c, m.Lease)
-		if r.failed = err; err == nil && (!found || row.Expiry == 0) {
-			return contract.ErrNoLease
-		}
-	}
-	if !m.Delete || m.HasPrev || r.failed != nil {
-		return nil
-	}
-	s, err := r.c.Prepare(selectValue)
+func (f *finder) found() *contract.Found {
+	return &contract.Found{Current: f.current, Held: f.held, Removed: f.removed,
+		Returned: contract.Returned{Bound: groupBytes}}
+}
+
+func (f *finder) current(k contract.Key) contract.Current {
+	current, err := live(f.c, k)
 	if err != nil {
-		r.failed = err
-		return nil
+		f.failed = f.b.damagedKey(k, err)
 	}
-	found, err := s.Int(int64(at.Revision)).Row(func() {
-		if r.bytes < groupBytes {
-			r.values[i] = s.ColBlob(0)
-			r.bytes += len(r.values[i])
-		}
-	})
-	switch {
-	case sqlite3.Is(err, sqlite3.Corrupt):
-		return r.b.damagedKey(m.Key, err)
-	case err != nil:
-		r.failed = err
-		return nil
-	case !found:
-		lost := contract.LostValue(m.Key, at.Revision)
-		return contract.Errorf(contract.Data, "%w", lost)
+	return current
+}
+
+func (f *finder) held(l contract.Lease) bool {
+	if f.failed != nil {
+		return true
 	}
-	return nil
+	row, found, err := leaseRow(f.c, l)
+	f.failed = err
+	return found && row.Expiry != 0
+}
+
+func (f *finder) removed(m *contract.Mutation, at contract.Revision) (value []byte, there bool,
+	err error) {
+	if f.failed != nil {
+		return nil, true, nil
+	}
+	s, err := f.c.Prepare(selectValue)
+	if err == nil {
+		there, err = s.Int(int64(at)).Row(func() { value = s.ColBlob(0) })
+	}
+	if sqlite3.Is(err, sqlite3.Corrupt) {
+		return nil, false, f.b.damagedKey(m.Key, err)
+	}
+	f.failed = err
+	return value, there, nil
 }
 
 // apply writes an accepted mutation.

@@ -128,14 +128,23 @@ func testModel(f *fixture) {
 	f.equal(f.withoutPrev(f.log(contract.PrevOfAll)), m.kept())
 }
 
+// whole is what is found where no value is lost and no lease has ended.
+func whole(current func(contract.Key) contract.Current) *contract.Found {
+	return &contract.Found{
+		Current: current,
+		Held:    func(contract.Lease) bool { return true },
+		Removed: func(*contract.Mutation, contract.Revision) ([]byte, bool, error) { return nil, true, nil },
+	}
+}
+
 // apply commits a group and writes what Decide says to the model.
 func (f *fixture) apply(m *model, ms []*contract.Mutation) {
 	f.Helper()
-	want, _ := contract.Decide(ms, f.seen.Revision, func(k contract.Key) contract.Current {
+	want, _ := contract.Decide(ms, f.seen.Revision, whole(func(k contract.Key) contract.Current {
 		row := m.live[k]
 		return contract.Current{Revision: row.Revision, Create: row.Create, Version: row.Version,
 			Lease: row.Lease}
-	}, nil)
+	}))
 	got := f.commit(ms...)
 	for i, w := range want {
 		g := got.Outcomes[i]

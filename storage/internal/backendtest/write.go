@@ -125,7 +125,8 @@ func testCommitDecides(f *fixture) {
 		{del("y", contract.Any), put("y1", contract.Any, "without a lease")},
 	} {
 		before := f.seen.Revision
-		want, _ := contract.Decide(ms, before, func(k contract.Key) contract.Current { return current[k] }, nil)
+		want, _ := contract.Decide(ms, before,
+			whole(func(k contract.Key) contract.Current { return current[k] }))
 		got := f.commit(ms...)
 		if got.Before.Revision != before {
 			f.Fatalf("the group was after %d, want %d", got.Before.Revision, before)

@@ -154,8 +154,7 @@ type Outcome struct {
 	Version int64
 	Lease   Lease
 	// PrevValue is the value that an accepted deletion removed, if its mutation has not HasPrev.
-	// Backends fill it in order of arrival until they have filled Limits.GroupBytes; then they
-	// leave it nil, and who needs the value reads it from the log.
+	// It is nil beyond what [Returned] takes, and who needs the value then reads it from the log.
 	PrevValue []byte
 	// Err says why the mutation was not accepted although its expectation holds. Either it is
 	// [ErrNoLease], or it is of class Data: the value that a deletion would remove is lost.

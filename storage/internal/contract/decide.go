@@ -17,33 +17,32 @@ import "time"
 // would have to be accepted in its place. So such a mutation is the only one of its key in a group
 // (see [Mutation.Alone]; the queue keeps the others for the next group).
 //
-// current returns the key's state before the group, zero if it does not exist. The outcomes'
-// revisions are numbered from before+1.
+// The outcomes' revisions are numbered from before+1.
 //
-// lost, if not nil, is asked about each mutation that would be accepted. If it returns an error,
-// the mutation has this error as its outcome, as have the others that expect the same of this key,
-// and writes nothing: one damaged key, or one lease that is gone, must not fail the others' writes.
-func Decide(mutations []*Mutation, before Revision, current func(Key) Current,
-	lost func(i int, at Current) error) (outcomes []Outcome, accepted int) {
+// A mutation that would be accepted is refused alone if the value that it has to return is lost, or
+// its lease has ended: one damaged key, or one lease that is gone, must not fail the others'
+// writes. The mutation writes nothing, and its outcome says why, as does that of the others that
+// expect the same of this key.
+func Decide(mutations []*Mutation, before Revision, f *Found) (outcomes []Outcome, accepted int) {
 	outcomes = make([]Outcome, len(mutations))
 	var taken map[Key]struct{}
 	if len(mutations) > 1 {
 		taken = make(map[Key]struct{}, len(mutations))
 	}
-	var damaged map[Key]error
+	var refused map[Key]error
 	for i, m := range mutations {
-		at := current(m.Key)
+		at := f.Current(m.Key)
 		if _, late := taken[m.Key]; late || !m.Expects(at.Revision) {
 			outcomes[i].Revision = at.Revision
 			continue
 		}
-		err := damaged[m.Key]
-		if err == nil && lost != nil {
-			if err = lost(i, at); err != nil {
-				if damaged == nil {
-					damaged = map[Key]error{}
+		value, err := []byte(nil), refused[m.Key]
+		if err == nil {
+			if value, err = f.check(m, at.Revision); err != nil {
+				if refused == nil {
+					refused = map[Key]error{}
 				}
-				damaged[m.Key] = err
+				refused[m.Key] = err
 			}
 		}
 		if err != nil {
@@ -57,7 +56,7 @@ func Decide(mutations []*Mutation, before Revision, current func(Key) Current,
 		own := before + Revision(accepted)
 		o := &outcomes[i]
 		*o = Outcome{Accepted: true, Revision: own, Prev: at.Revision, Create: at.Create,
-			Version: at.Version + 1, Lease: m.Lease}
+			Version: at.Version + 1, Lease: m.Lease, PrevValue: value}
 		if at.Revision == 0 {
 			o.Create = own
 		}
@@ -66,6 +65,76 @@ func Decide(mutations []*Mutation, before Revision, current func(Key) Current,
 		}
 	}
 	return outcomes, accepted
+}
+
+// Found is what a backend has found, or finds when it is asked, of the keys of a group.
+type Found struct {
+	// Current returns the key's state before the group, zero if it does not exist.
+	Current func(Key) Current
+	// Held tells whether there is a lease, and it has not ended. It is not asked where no mutation
+	// has a lease.
+	Held func(Lease) bool
+	// Removed returns the value of a key at a revision, for a mutation that wants it, and whether
+	// it is in the log. A backend that reads the values later returns nil. The error refuses this
+	// mutation alone: it is of class [Data].
+	Removed func(m *Mutation, at Revision) (value []byte, there bool, err error)
+	// Returned bounds the values that the outcomes have.
+	Returned Returned
+}
+
+// check decides whether a mutation is refused although its expectation holds. If not, it returns
+// the value that the outcome has.
+func (f *Found) check(m *Mutation, at Revision) (value []byte, err error) {
+	if m.Lease != 0 && !f.Held(m.Lease) {
+		return nil, ErrNoLease
+	}
+	if !m.WantsPrevious() {
+		return nil, nil
+	}
+	value, there, err := f.Removed(m, at)
+	switch {
+	case err != nil:
+		return nil, err
+	case !there:
+		return nil, lostPrevious(m.Key, at)
+	case value != nil && !f.Returned.Takes(len(value)):
+		return nil, nil
+	}
+	return value, nil
+}
+
+// lostPrevious refuses one deletion, and not its group.
+func lostPrevious(k Key, at Revision) error {
+	lost := LostValue(k, at)
+	return Errorf(Data, "%w", lost)
+}
+
+// Refused is the outcome of a mutation that was not accepted where its key was at a revision, for a
+// backend whose statement decides. If the expectation holds, what Found.check refuses is the only
+// reason that is left.
+func Refused(m *Mutation, current Revision) Outcome {
+	o := Outcome{Revision: current}
+	switch holds := m.Expects(current); {
+	case holds && m.WantsPrevious():
+		o.Err = lostPrevious(m.Key, current)
+	case holds && m.Lease != 0:
+		o.Err = ErrNoLease
+	}
+	return o
+}
+
+// Returned counts the values that the outcomes of a group have.
+type Returned struct {
+	// Bound is how many bytes they may have together: [Limits].GroupBytes.
+	Bound int
+	bytes int
+}
+
+// Takes counts the next value, and tells whether the outcome has it. None has after the bound was
+// reached.
+func (r *Returned) Takes(bytes int) bool {
+	r.bytes += bytes
+	return r.bytes <= r.Bound
 }
 
 // Current is where a key is before a group, zero if it does not exist.
@@ -80,6 +149,9 @@ type Current struct {
 func (m *Mutation) Expects(revision Revision) bool {
 	return m.Expect == revision || m.Expect == Any && (revision != 0 || !m.Delete)
 }
+
+// WantsPrevious tells whether the mutation's outcome has the value that it removes.
+func (m *Mutation) WantsPrevious() bool { return m.Delete && !m.HasPrev }
 
 // Alone tells whether the mutation has to be the only one of its key in a group.
 func (m *Mutation) Alone() bool { return m.Expect == Any || m.Lease != 0 }

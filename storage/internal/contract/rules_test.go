@@ -2,6 +2,7 @@ package contract
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -400,20 +401,33 @@ func TestSweepsMeet(t *testing.T) {
 func TestDecide(t *testing.T) {
 	put := func(key Key, expect Revision) *Mutation { return &Mutation{Key: key, Expect: expect} }
 	lost := &Mutation{Key: "lost", Expect: 3, Delete: true}
+	ended := &Mutation{Key: "ended", Lease: 4}
 	mutations := []*Mutation{put("a", 7), put("a", 5), put("a", 5), put("new", 0), put("new", 0),
 		lost, put("lost", 3), put("lost", 2)}
 	mutations = append(mutations, &Mutation{Key: "any", Expect: Any, Lease: 3},
 		&Mutation{Key: "any new", Expect: Any}, &Mutation{Key: "none", Expect: Any, Delete: true},
-		&Mutation{Key: "any deleted", Expect: Any, Delete: true})
-	outcomes, n := Decide(mutations, 10, func(k Key) Current {
-		return map[Key]Current{"a": {Revision: 5, Create: 4, Version: 2, Lease: 9},
-			"lost": {Revision: 3, Create: 1}, "any": {Revision: 6, Create: 6, Version: 1},
-			"any deleted": {Revision: 8, Create: 7, Version: 2, Lease: 5}}[k]
-	}, func(i int, at Current) error {
-		if mutations[i] == lost && at.Revision == 3 {
-			return Errorf(Data, "lost")
-		}
-		return nil
+		&Mutation{Key: "any deleted", Expect: Any, Delete: true}, ended,
+		&Mutation{Key: "has", Expect: 9, Delete: true, HasPrev: true},
+		&Mutation{Key: "large", Expect: 2, Delete: true},
+		&Mutation{Key: "unreadable", Expect: 1, Delete: true})
+	values := map[Revision][]byte{2: []byte("too large"), 8: []byte("removed"), 9: []byte("known")}
+	unreadable := Errorf(Data, "unreadable")
+	outcomes, n := Decide(mutations, 10, &Found{
+		Current: func(k Key) Current {
+			return map[Key]Current{"a": {Revision: 5, Create: 4, Version: 2, Lease: 9},
+				"lost": {Revision: 3, Create: 1}, "any": {Revision: 6, Create: 6, Version: 1},
+				"has": {Revision: 9}, "large": {Revision: 2}, "unreadable": {Revision: 1},
+				"any deleted": {Revision: 8, Create: 7, Version: 2, Lease: 5}}[k]
+		},
+		Held: func(l Lease) bool { return l == 3 },
+		Removed: func(m *Mutation, at Revision) ([]byte, bool, error) {
+			if m.Key == "unreadable" {
+				return nil, false, unreadable
+			}
+			value, there := values[at]
+			return value, there, nil
+		},
+		Returned: Returned{Bound: 7},
 	})
 	want := []Outcome{{Revision: 5},
 		{Accepted: true, Revision: 11, Prev: 5, Create: 4, Version: 3}, {Revision: 5},
@@ -421,18 +435,45 @@ func TestDecide(t *testing.T) {
 		{Revision: 3},
 		{Accepted: true, Revision: 13, Prev: 6, Create: 6, Version: 2, Lease: 3},
 		{Accepted: true, Revision: 14, Create: 14, Version: 1}, {},
-		{Accepted: true, Revision: 15, Prev: 8, Create: 7, Version: 3, Lease: 5}}
+		{Accepted: true, Revision: 15, Prev: 8, Create: 7, Version: 3, Lease: 5,
+			PrevValue: []byte("removed")}, {},
+		{Accepted: true, Revision: 16, Prev: 9, Version: 1},
+		{Accepted: true, Revision: 17, Prev: 2, Version: 1}, {Revision: 1}}
+	errs := map[int]error{5: lostPrevious("lost", 3), 6: lostPrevious("lost", 3), 12: ErrNoLease,
+		15: unreadable}
 	for i, o := range outcomes {
-		if (o.Err != nil) != (i == 5 || i == 6) {
-			t.Errorf("%d: %v", i, o.Err)
+		if fmt.Sprint(o.Err) != fmt.Sprint(errs[i]) {
+			t.Errorf("%d: %v, want %v", i, o.Err, errs[i])
 		}
 		o.Err = nil
 		if !reflect.DeepEqual(o, want[i]) {
 			t.Errorf("%d: %+v, want %+v", i, o, want[i])
 		}
 	}
-	if n != 5 {
+	if n != 7 {
 		t.Errorf("%d are accepted", n)
+	}
+}
+
+// TestRefused: a statement that decides tells no more than that a mutation was not accepted.
+func TestRefused(t *testing.T) {
+	for _, c := range []struct {
+		m    Mutation
+		want error
+	}{
+		{Mutation{Expect: 4}, nil},
+		{Mutation{Expect: 4, Delete: true}, nil},
+		{Mutation{Expect: 4, Lease: 1}, nil},
+		{Mutation{Expect: 5}, nil},
+		{Mutation{Expect: 5, Delete: true, HasPrev: true}, nil},
+		{Mutation{Key: "k", Expect: 5, Delete: true}, lostPrevious("k", 5)},
+		{Mutation{Expect: 5, Lease: 1}, ErrNoLease},
+		{Mutation{Expect: Any, Lease: 1}, ErrNoLease},
+	} {
+		if o := Refused(&c.m, 5); o.Accepted || o.Revision != 5 ||
+			fmt.Sprint(o.Err) != fmt.Sprint(c.want) {
+			t.Errorf("%+v: %+v, want %v", c.m, o, c.want)
+		}
 	}
 }
 

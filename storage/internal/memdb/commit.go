@@ -25,16 +25,9 @@ func (b *Backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 			return false, err
 		}
 		res.Before, res.State, res.Time = st.Head, st, micro(st.Now)
-		removed := removed{t: t, mutations: g.Mutations, values: map[int][]byte{}}
-		current := func(k contract.Key) contract.Current {
-			l := t.current(k)
-			return contract.Current{Revision: l.revision, Create: l.create, Version: l.version,
-				Lease: l.lease}
-		}
-		outcomes, accepted := contract.Decide(g.Mutations, st.Head.Revision, current, removed.lost)
+		outcomes, accepted := contract.Decide(g.Mutations, st.Head.Revision, t.found())
 		for i, m := range g.Mutations {
 			o := &outcomes[i]
-			o.PrevValue = removed.values[i]
 			if !o.Accepted {
 				continue
 			}
@@ -51,35 +44,27 @@ func (b *Backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 	return res, nil
 }
 
-// removed finds the values that the deletions of a group remove.
-type removed struct {
-	t         *tables
-	mutations []*contract.Mutation
-	// values are those of the mutations by their place, and bytes their size.
-	values map[int][]byte
-	bytes  int
-}
-
-// lost refuses a deletion whose value is lost, or a key whose lease has ended, alone.
-func (r *removed) lost(i int, at contract.Current) error {
-	m := r.mutations[i]
-	if m.Lease != 0 {
-		if lease, found := r.t.lease(m.Lease); !found || lease.Expiry == 0 {
-			return contract.ErrNoLease
-		}
+// found finds what [contract.Decide] asks for.
+func (t *tables) found() *contract.Found {
+	return &contract.Found{
+		Current: func(k contract.Key) contract.Current {
+			l := t.current(k)
+			return contract.Current{Revision: l.revision, Create: l.create, Version: l.version,
+				Lease: l.lease}
+		},
+		Held: func(l contract.Lease) bool {
+			lease, found := t.lease(l)
+			return found && lease.Expiry != 0
+		},
+		Removed: func(_ *contract.Mutation, at contract.Revision) ([]byte, bool, error) {
+			row := t.row(at)
+			if row == nil {
+				return nil, false, nil
+			}
+			return row.Value, true, nil
+		},
+		Returned: contract.Returned{Bound: groupBytes},
 	}
-	if !m.Delete || m.HasPrev {
-		return nil
-	}
-	row := r.t.row(at.Revision)
-	if row == nil {
-		return contract.Errorf(contract.Data, "%w", contract.LostValue(m.Key, at.Revision))
-	}
-	if r.bytes < groupBytes {
-		r.values[i] = row.Value
-		r.bytes += len(row.Value)
-	}
-	return nil
 }
 
 // apply writes an accepted mutation.
