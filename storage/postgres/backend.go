@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -35,17 +34,9 @@ type backend struct {
 	*sqlkit.Member[link]
 	// store is the ID of the member, as the statements take it.
 	store int32
-	// sweeps is how far this process has swept, and how many batches ago that was recorded; see
-	// sqlSweep.
-	sweeps struct {
-		mu         sync.Mutex
-		at         contract.Position
-		unrecorded int
-	}
+	// swept is how far this process has swept.
+	swept contract.SweptSoFar
 }
-
-// recordSweeps is the number of batches after which a sweep records how far it came.
-const recordSweeps = 64
 
 // It has no Poller: no question is cheaper than the one for the state.
 var (

@@ -562,10 +562,7 @@ FROM state CROSS JOIN start CROSS JOIN LATERAL (
 // committed; and this statement's snapshot is younger than the lock.
 //
 // The store row, and with it the commit lock, is taken last and for the time of the commit only:
-// the update reads how many rows were deleted. Most batches do not update it: under a long snapshot
-// each version of the row stays, and all commits walk them. So swept in the store row may be less
-// than what was swept, which the process remembers; what another process sweeps once more is found
-// to be gone.
+// the update reads how many rows were deleted. Most batches do not update it; see mvcc.SweptSoFar.
 //
 // $1 epoch, $2 revisions of the rows to delete, $3 the new swept revision, $4 the revision below
 // which aborted tokens are forgotten, $5 whether to record swept, $6 the plan's compacted.

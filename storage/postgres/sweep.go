@@ -9,10 +9,8 @@ import (
 // Sweepable implements [contract.Backend]. The rows begin where this process has swept to, if that
 // is farther than what is recorded.
 func (b *backend) Sweepable(ctx context.Context, limit int) (contract.Sweepable, error) {
-	b.sweeps.mu.Lock()
-	at := b.sweeps.at
-	b.sweeps.mu.Unlock()
-	return b.SweepableAfter(ctx, limit, int64(at.Epoch), int64(at.Revision))
+	epoch, revision := b.swept.From()
+	return b.SweepableAfter(ctx, limit, int64(epoch), int64(revision))
 }
 
 // Sweep implements [contract.Backend].
@@ -20,9 +18,7 @@ func (b *backend) Sweep(ctx context.Context, p *contract.SweepPlan) (int, error)
 	if p.Empty() {
 		return 0, nil
 	}
-	b.sweeps.mu.Lock()
-	record := p.Done || b.sweeps.unrecorded+1 >= recordSweeps
-	b.sweeps.mu.Unlock()
+	record := b.swept.Records(p)
 	o, err := b.transact(ctx, sweepLock, sweepBatch, int64(p.Epoch), numbers(p.Revisions),
 		int64(p.Swept), int64(p.Forget), record, int64(p.Compacted))
 	if err != nil {
@@ -34,11 +30,6 @@ func (b *backend) Sweep(ctx context.Context, p *contract.SweepPlan) (int, error)
 	if err := p.Check(o.work[0].state()); err != nil {
 		return 0, err
 	}
-	b.sweeps.mu.Lock()
-	defer b.sweeps.mu.Unlock()
-	b.sweeps.at = contract.Position{Epoch: p.Epoch, Revision: p.Swept}
-	if b.sweeps.unrecorded++; record {
-		b.sweeps.unrecorded = 0
-	}
+	b.swept.Did(p, record)
 	return int(o.work[0].int(stateColumns)), nil
 }

@@ -1,6 +1,9 @@
 package contract
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"sync"
+)
 
 // The rules of the history: what may be written, what became of a group, what is removed, where a
 // fence goes. They are pure functions, so that tables can test them. A backend reads rows and runs
@@ -186,6 +189,47 @@ func (p *SweepPlan) Check(st State) error {
 		return ErrVoidPlan
 	}
 	return nil
+}
+
+// SweptSoFar remembers how far a process has swept, for a database in which it has a price to
+// record that with each batch: in PostgreSQL, each version of the store row stays under a long
+// snapshot, and all commits walk them. It says when a batch records it. What another process sweeps
+// once more meanwhile is found to be gone; see Check.
+type SweptSoFar struct {
+	// mu protects the fields below.
+	mu sync.Mutex
+	at Position
+	// unrecorded counts the batches since it was recorded.
+	unrecorded int
+}
+
+// recordSweeps is the number of batches after which a sweep records how far it came.
+const recordSweeps = 64
+
+// From returns the epoch in which the process has swept, and up to where. The rows of the next
+// batch begin there, if that is farther than what is recorded.
+func (s *SweptSoFar) From() (Epoch, Revision) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at.Epoch, s.at.Revision
+}
+
+// Records decides whether the batch of a plan records how far it came: the last one of a pass does,
+// and one of recordSweeps.
+func (s *SweptSoFar) Records(p *SweepPlan) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.Done || s.unrecorded+1 >= recordSweeps
+}
+
+// Did is called when a plan was carried out, with what Records said of it.
+func (s *SweptSoFar) Did(p *SweepPlan, recorded bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = Position{Epoch: p.Epoch, Revision: p.Swept}
+	if s.unrecorded++; recorded {
+		s.unrecorded = 0
+	}
 }
 
 // ErrVoidPlan says that a plan does not hold any more.

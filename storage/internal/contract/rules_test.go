@@ -477,6 +477,31 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestSweptSoFar: a process that sweeps for long records how far it came with each 64th batch, and
+// when it is done.
+func TestSweptSoFar(t *testing.T) {
+	var s SweptSoFar
+	p := SweepPlan{Epoch: 3}
+	var records []Revision
+	for p.Swept = 1; p.Swept <= 150; p.Swept++ {
+		p.Done = p.Swept == 100
+		record := s.Records(&p)
+		if record {
+			records = append(records, p.Swept)
+		}
+		if p.Swept == 60 {
+			continue // it failed
+		}
+		s.Did(&p, record)
+		if epoch, at := s.From(); epoch != 3 || at != p.Swept {
+			t.Errorf("it has come to %d in epoch %d, want %d", at, epoch, p.Swept)
+		}
+	}
+	if want := []Revision{65, 100}; !slices.Equal(records, want) {
+		t.Errorf("recorded were %v, want %v", records, want)
+	}
+}
+
 func TestExpiryRoundsUp(t *testing.T) {
 	now := time.UnixMicro(1000)
 	for ttl, want := range map[time.Duration]int64{0: 0, 1: 1001, time.Microsecond: 1001,
