@@ -77,9 +77,6 @@ func (o opener) CreateStore(ctx context.Context, url string,
 		created = err == nil
 		return err
 	})
-	if err == nil && !created && opts.StoreName() != contract.DefaultStore {
-		created, err = contract.Recreate(ctx, o, url, opts)
-	}
 	return created, err
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // CreateStore implements [contract.Driver]. It needs a role that may migrate.
-func (d driver) CreateStore(ctx context.Context, url string,
+func (driver) CreateStore(ctx context.Context, url string,
 	opts contract.DriverOptions) (created bool, err error) {
 	err = withDB(ctx, url, opts, func(_ *config, db *sql.DB) error {
 		if _, err := migrations.Up(ctx, db, migrations.Postgres,
@@ -24,9 +24,6 @@ func (d driver) CreateStore(ctx context.Context, url string,
 		created = markers > 0
 		return err
 	})
-	if err == nil && !created && opts.StoreName() != contract.DefaultStore {
-		created, err = contract.Recreate(ctx, d, url, opts)
-	}
 	return created, err
 }
 

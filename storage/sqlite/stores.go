@@ -67,9 +67,7 @@ func (d driver) CreateStore(ctx context.Context, url string,
 	if created, err = newBackend(cfg, opts).create(); err != nil {
 		return false, err
 	}
-	if _, err = upgrade(ctx, cfg, opts); err == nil && !created {
-		return contract.Recreate(ctx, d, url, opts)
-	}
+	_, err = upgrade(ctx, cfg, opts)
 	return created && err == nil, err
 }
 

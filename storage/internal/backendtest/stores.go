@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // neighbour is another store in the database of a test, as it was before the test.
@@ -211,7 +212,7 @@ func OfStore(t testing.TB, driver contract.Driver, url string,
 	for _, name := range []string{"tested", "last"} {
 		opts := o(t)
 		opts.Store = name
-		if created, err := driver.CreateStore(t.Context(), url, opts); err != nil || !created {
+		if created, err := mvcc.CreateStore(t.Context(), driver, url, opts); err != nil || !created {
 			t.Fatalf("create the store %q: %t, %v", name, created, err)
 		}
 	}

@@ -30,8 +30,8 @@ type Driver interface {
 	Status(ctx context.Context, url string, opts DriverOptions) ([]Migration, error)
 	// CreateStore creates the empty store that opts names, in a database whose schema it brings to
 	// the newest version before. It returns false if there is a store of that name already, which
-	// it leaves as it is, unless it was dropped; see [Recreate]. Several processes may do so at
-	// once.
+	// it leaves as it is, also if it was dropped. Several processes may do so at once. Others call
+	// the function mvcc.CreateStore.
 	CreateStore(ctx context.Context, url string, opts DriverOptions) (created bool, err error)
 	// Stores lists the names of the stores that were not dropped, in order.
 	Stores(ctx context.Context, url string, opts DriverOptions) ([]string, error)

@@ -2,7 +2,6 @@ package contract
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -14,7 +13,7 @@ import (
 // lock. Each read and each group finds the epoch in its own snapshot, so it costs nothing to look
 // at it. From the mark on, all of them answer [ErrDropped]: no reader sees that rows are missing,
 // and no group is written. A process that looks into the history finds the same, and its watches
-// end with it. Nothing but [Recreate] takes the mark away.
+// end with it. Nothing but mvcc.CreateStore takes the mark away.
 //
 // The store's row and the fence's marker stay, in the store's name. They are what is left of the
 // history, and a store that is created under the name begins beyond them:
@@ -29,8 +28,8 @@ import (
 // dropped before; then it removes what was left, as by an interrupted drop.
 func Drop(ctx context.Context, b Backend) (dropped bool, err error) {
 	var st State
-	err = retried(ctx, func() error {
-		return repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) error {
+	err = Retried(ctx, func() error {
+		return Repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) error {
 			if st = tx.State(); st.Dropped() {
 				return nil
 			}
@@ -46,7 +45,7 @@ func Drop(ctx context.Context, b Backend) (dropped bool, err error) {
 		// Who does not hear it polls.
 		_ = n.Announce(ctx, st.Head.Revision)
 	}
-	return dropped, erase(ctx, b)
+	return dropped, Erase(ctx, b)
 }
 
 // afterDrop is the state after a drop.
@@ -54,8 +53,8 @@ func afterDrop(st State, token Token) State {
 	return marked(st, -st.Head.Epoch-1, token)
 }
 
-// afterRecreation is the state after the creation of a store in the place of a dropped one.
-func afterRecreation(st State, token Token) State {
+// AfterRecreation is the state after the creation of a store in the place of a dropped one.
+func AfterRecreation(st State, token Token) State {
 	return marked(st, -st.Head.Epoch+1, token)
 }
 
@@ -69,7 +68,7 @@ func marked(st State, epoch Epoch, token Token) State {
 
 // erase removes the rows of a dropped store but for the newest marker, in batches with pauses, so
 // that other stores go on.
-func erase(ctx context.Context, b Backend) error {
+func Erase(ctx context.Context, b Backend) error {
 	for {
 		began := time.Now()
 		var erased int
@@ -81,8 +80,8 @@ func erase(ctx context.Context, b Backend) error {
 		for i, r := range rows {
 			leases[i] = r.Lease
 		}
-		err = retried(ctx, func() error {
-			return repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) (err error) {
+		err = Retried(ctx, func() error {
+			return Repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) (err error) {
 				if !tx.State().Dropped() {
 					leases = nil
 					return nil
@@ -125,44 +124,9 @@ func GiveBack(ctx context.Context, b Backend) error {
 	}
 }
 
-// Recreate creates a store in the place of a dropped one, which the options name, and removes what
-// is left of that one. It returns false if the store was not dropped.
-func Recreate(ctx context.Context, d Driver, url string,
-	o DriverOptions) (created bool, err error) {
-	b, err := OpenBackend(ctx, d, url, o)
-	if err != nil {
-		return false, err
-	}
-	defer func() {
-		if errors.Is(err, ErrAnotherStore) {
-			err = nil // another process was faster
-		}
-		err = errors.Join(err, b.Close())
-	}()
-	if st, err := b.State(ctx); err != nil || !st.Dropped() {
-		return false, err
-	}
-	if err := erase(ctx, b); err != nil {
-		return false, err
-	}
-	err = retried(ctx, func() error {
-		return repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) error {
-			if !tx.State().Dropped() {
-				return nil // here, too
-			}
-			created = true
-			if err := tx.Renew(); err != nil {
-				return err
-			}
-			return tx.Mark(afterRecreation(tx.State(), NewToken()), "")
-		}))
-	})
-	return created && err == nil, err
-}
-
-// retried runs what may be tried again at once, again while the database undoes it for reasons of
+// Retried runs what may be tried again at once, again while the database undoes it for reasons of
 // its own.
-func retried(ctx context.Context, f func() error) error {
+func Retried(ctx context.Context, f func() error) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		err := f()
 		if err != nil && ClassOf(err) != Transient {
