@@ -95,11 +95,11 @@ type backend struct {
 	p    *process
 	life int // the process's
 	mem  *memdb.Backend
-	// gate admits connections. conn is the one that there is, begun the number of the newest.
-	gate   contract.Gate
-	conn   atomic.Pointer[connection]
-	begun  atomic.Int64
-	killed chan struct{}
+	// gate admits connections, which the address numbers. conn is the one that there is.
+	gate    contract.Gate
+	conn    atomic.Pointer[connection]
+	address contract.Address
+	killed  chan struct{}
 	// polled is the version that Changed has told.
 	polled memdb.Version
 	// notify and status are the listener's, if it listens. world.mu protects them.
@@ -110,6 +110,7 @@ type backend struct {
 func (w *world) newBackend(p *process) *backend {
 	b := &backend{w: w, p: p, life: p.life, mem: w.s.db.Open(contract.DriverOptions{}),
 		killed: make(chan struct{})}
+	b.gate.Address = &b.address
 	c := b.connect()
 	b.gate.Open(c.Place, c.number, "")
 	b.mem.Held = held
@@ -275,7 +276,7 @@ type connection struct {
 }
 
 func (b *backend) dial() *connection {
-	s, number := b.w.s, b.begun.Add(1)
+	s, number := b.w.s, b.address.Begin()
 	life, d := s.life.Load(), s.durability()
 	return &connection{contract.Place{Fingerprint: s.name(), Boot: d.Boot, Relaxed: d.Relaxed}, life,
 		number}
@@ -604,7 +605,7 @@ func (b *backend) Size(ctx context.Context) (contract.Size, error) {
 func (b *backend) Close() error { return nil }
 
 // Reconnect implements [contract.Reconnector].
-func (b *backend) Reconnect() { b.gate.Reconnect(b.begun.Load()) }
+func (b *backend) Reconnect() { b.gate.Reconnect() }
 
 // keysReader implements [contract.KeysReader].
 type keysReader struct{ b *backend }
