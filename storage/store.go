@@ -234,7 +234,7 @@ func CreateStore(ctx context.Context, c Config) (created bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return mvcc.CreateStore(ctx, driver, c.URL, c.driverOptions())
+	return contract.CreateStore(ctx, driver, c.URL, c.driverOptions())
 }
 
 // Stores lists the names of the stores in the database, in order.

@@ -212,7 +212,7 @@ func OfStore(t testing.TB, driver contract.Driver, url string,
 	for _, name := range []string{"tested", "last"} {
 		opts := o(t)
 		opts.Store = name
-		if created, err := mvcc.CreateStore(t.Context(), driver, url, opts); err != nil || !created {
+		if created, err := contract.CreateStore(t.Context(), driver, url, opts); err != nil || !created {
 			t.Fatalf("create the store %q: %t, %v", name, created, err)
 		}
 	}

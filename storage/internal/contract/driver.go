@@ -31,7 +31,7 @@ type Driver interface {
 	// CreateStore creates the empty store that opts names, in a database whose schema it brings to
 	// the newest version before. It returns false if there is a store of that name already, which
 	// it leaves as it is, also if it was dropped. Several processes may do so at once. Others call
-	// the function mvcc.CreateStore.
+	// the function contract.CreateStore.
 	CreateStore(ctx context.Context, url string, opts DriverOptions) (created bool, err error)
 	// Stores lists the names of the stores that were not dropped, in order.
 	Stores(ctx context.Context, url string, opts DriverOptions) ([]string, error)

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -13,7 +14,7 @@ import (
 // lock. Each read and each group finds the epoch in its own snapshot, so it costs nothing to look
 // at it. From the mark on, all of them answer [ErrDropped]: no reader sees that rows are missing,
 // and no group is written. A process that looks into the history finds the same, and its watches
-// end with it. Nothing but mvcc.CreateStore takes the mark away.
+// end with it. Nothing but [CreateStore] takes the mark away.
 //
 // The store's row and the fence's marker stay, in the store's name. They are what is left of the
 // history, and a store that is created under the name begins beyond them:
@@ -28,8 +29,8 @@ import (
 // dropped before; then it removes what was left, as by an interrupted drop.
 func Drop(ctx context.Context, b Backend) (dropped bool, err error) {
 	var st State
-	err = Retried(ctx, func() error {
-		return Repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) error {
+	err = retried(ctx, func() error {
+		return repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) error {
 			if st = tx.State(); st.Dropped() {
 				return nil
 			}
@@ -45,7 +46,7 @@ func Drop(ctx context.Context, b Backend) (dropped bool, err error) {
 		// Who does not hear it polls.
 		_ = n.Announce(ctx, st.Head.Revision)
 	}
-	return dropped, Erase(ctx, b)
+	return dropped, erase(ctx, b)
 }
 
 // afterDrop is the state after a drop.
@@ -53,8 +54,8 @@ func afterDrop(st State, token Token) State {
 	return marked(st, -st.Head.Epoch-1, token)
 }
 
-// AfterRecreation is the state after the creation of a store in the place of a dropped one.
-func AfterRecreation(st State, token Token) State {
+// afterRecreation is the state after the creation of a store in the place of a dropped one.
+func afterRecreation(st State, token Token) State {
 	return marked(st, -st.Head.Epoch+1, token)
 }
 
@@ -68,7 +69,7 @@ func marked(st State, epoch Epoch, token Token) State {
 
 // erase removes the rows of a dropped store but for the newest marker, in batches with pauses, so
 // that other stores go on.
-func Erase(ctx context.Context, b Backend) error {
+func erase(ctx context.Context, b Backend) error {
 	for {
 		began := time.Now()
 		var erased int
@@ -80,8 +81,8 @@ func Erase(ctx context.Context, b Backend) error {
 		for i, r := range rows {
 			leases[i] = r.Lease
 		}
-		err = Retried(ctx, func() error {
-			return Repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) (err error) {
+		err = retried(ctx, func() error {
+			return repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) (err error) {
 				if !tx.State().Dropped() {
 					leases = nil
 					return nil
@@ -124,9 +125,55 @@ func GiveBack(ctx context.Context, b Backend) error {
 	}
 }
 
-// Retried runs what may be tried again at once, again while the database undoes it for reasons of
+// CreateStore creates the store that the options name, and tells whether it has. There may be a
+// store of the name already. If that was dropped, a new one takes its place.
+func CreateStore(ctx context.Context, d Driver, url string,
+	o DriverOptions) (created bool, err error) {
+	created, err = d.CreateStore(ctx, url, o)
+	if err != nil || created || o.StoreName() == DefaultStore {
+		return created, err // nobody drops the default store
+	}
+	return recreate(ctx, d, url, o)
+}
+
+// recreate creates a store in the place of a dropped one, which the options name, and removes what
+// is left of that one. It returns false if the store was not dropped.
+func recreate(ctx context.Context, d Driver, url string,
+	o DriverOptions) (created bool, err error) {
+	b, err := OpenBackend(ctx, d, url, o)
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		if errors.Is(err, ErrAnotherStore) {
+			err = nil // another process was faster
+		}
+		err = errors.Join(err, b.Close())
+	}()
+	if st, err := b.State(ctx); err != nil || !st.Dropped() {
+		return false, err
+	}
+	if err := erase(ctx, b); err != nil {
+		return false, err
+	}
+	err = retried(ctx, func() error {
+		return repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) error {
+			if !tx.State().Dropped() {
+				return nil // here, too
+			}
+			created = true
+			if err := tx.Renew(); err != nil {
+				return err
+			}
+			return tx.Mark(afterRecreation(tx.State(), NewToken()), "")
+		}))
+	})
+	return created && err == nil, err
+}
+
+// retried runs what may be tried again at once, again while the database undoes it for reasons of
 // its own.
-func Retried(ctx context.Context, f func() error) error {
+func retried(ctx context.Context, f func() error) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		err := f()
 		if err != nil && ClassOf(err) != Transient {

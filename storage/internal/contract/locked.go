@@ -22,11 +22,11 @@ func locked(ctx context.Context, b Backend, o LockOptions, f func(Tx) error) err
 // whether it was committed: after an unknown outcome it may be repeated, like after a failure that
 // has changed nothing.
 func repeatable(ctx context.Context, b Backend, o LockOptions, f func(Tx) error) error {
-	return Repeat(locked(ctx, b, o, f))
+	return repeat(locked(ctx, b, o, f))
 }
 
-// Repeat says of an unknown outcome that the transaction may be run again.
-func Repeat(err error) error {
+// repeat says of an unknown outcome that the transaction may be run again.
+func repeat(err error) error {
 	if err != nil && ClassOf(err) == Unknown {
 		return &Error{Class: Transient, Err: err}
 	}

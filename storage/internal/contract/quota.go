@@ -57,7 +57,7 @@ func (e *QuotaError) Error() string {
 // SetQuota records what a store may hold. Processes that use it heed that within one and a half of
 // their QuotaInterval.
 func SetQuota(ctx context.Context, b Backend, q Quota) error {
-	return Retried(ctx, func() error {
+	return retried(ctx, func() error {
 		return repeatable(ctx, b, LockOptions{}, func(tx Tx) error { return tx.SetQuota(q) })
 	})
 }

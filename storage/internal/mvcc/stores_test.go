@@ -43,7 +43,7 @@ func openStore(t *testing.T, db dbtest.DB, name string) *mvcc.Store {
 // createStore creates a store.
 func createStore(t *testing.T, db dbtest.DB, name string) {
 	t.Helper()
-	if _, err := mvcc.CreateStore(t.Context(), db.Driver, db.URL, ofStore(t, name)); err != nil {
+	if _, err := contract.CreateStore(t.Context(), db.Driver, db.URL, ofStore(t, name)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -56,7 +56,7 @@ func TestCreateStore(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
-				done, err := mvcc.CreateStore(t.Context(), db.Driver, db.URL, ofStore(t, "team-b"))
+				done, err := contract.CreateStore(t.Context(), db.Driver, db.URL, ofStore(t, "team-b"))
 				if err != nil {
 					t.Error(err)
 				}
@@ -71,7 +71,7 @@ func TestCreateStore(t *testing.T) {
 		}
 		for name, want := range map[string]bool{"": false, contract.DefaultStore: false,
 			"team-a": true} {
-			if done, err := mvcc.CreateStore(t.Context(), db.Driver, db.URL,
+			if done, err := contract.CreateStore(t.Context(), db.Driver, db.URL,
 				ofStore(t, name)); err != nil || done != want {
 				t.Errorf("create %q: %t, %v", name, done, err)
 			}
@@ -297,7 +297,7 @@ func TestDropStore(t *testing.T) {
 		var created atomic.Int32
 		for range 3 {
 			wg.Go(func() {
-				done, err := mvcc.CreateStore(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
+				done, err := contract.CreateStore(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
 				if err != nil {
 					t.Error(err)
 				}
