@@ -35,22 +35,29 @@ var reads = sqlkit.Statements{
 	Quota:     selectQuota,
 }
 
-// selectState is the state without the clock: the store row and the newest row of the log, by their
-// primary keys; SQLite takes the greatest one from the end of the B-tree.
+// state are the columns of the state without the clock. They are of the store row and the newest row
+// of the log, by their primary keys; SQLite takes the greatest one from the end of the B-tree.
+const (
+	state        = `s.epoch, s.compacted, s.swept, h.revision, h.token`
+	storeAndHead = `rowkeeper_store s CROSS JOIN rowkeeper_log h`
+	theStore     = `s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+)
+
+// selectState is the state alone.
 const selectState = `
-SELECT s.epoch, s.compacted, s.swept, h.revision, h.token
-FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
-WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+SELECT ` + state + `
+FROM ` + storeAndHead + `
+WHERE ` + theStore
 
 // selectGuard is what a group checks under the commit lock: the state, the token of the row that
 // its process has seen (NULL if it is not there), and whether its own token is aborted. All by
 // primary key.
 const selectGuard = `
-SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
+SELECT ` + state + `,
        (SELECT token FROM rowkeeper_log WHERE revision = ?1),
        EXISTS (SELECT 1 FROM rowkeeper_aborted WHERE token = ?2)
-FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
-WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+FROM ` + storeAndHead + `
+WHERE ` + theStore
 
 // selectToken reads, by primary key, the token of another row that the process of a group has seen.
 const selectToken = `
@@ -64,12 +71,12 @@ SELECT oldest_writer FROM rowkeeper_store WHERE id = 1`
 // The live row is found by its primary key and names the log's row, which therefore exists in a
 // whole file: no sweep removes the newest row of a live key.
 const selectGet = `
-SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
+SELECT ` + state + `,
        l.revision, l.create_revision, l.version, l.lease, g.prev_revision, g.token, g.time, g.value
-FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+FROM ` + storeAndHead + `
 LEFT JOIN rowkeeper_live l ON l.key = ?1
 LEFT JOIN rowkeeper_log g ON g.revision = l.revision
-WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+WHERE ` + theStore
 
 // selectKeys reads several keys, as selectGet reads one. ?1 is an array of keys in hexadecimal,
 // since JSON has no bytes. The live rows are found by their primary key, in the order of the array.
@@ -95,17 +102,17 @@ ORDER BY key LIMIT ?4`
 
 // countLive counts a range of the live rows' primary key.
 const countLive = `
-SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
+SELECT ` + state + `,
        (SELECT count(*) FROM rowkeeper_live WHERE key >= ?1 AND key < ?2 AND revision <= ?3)
-FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
-WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+FROM ` + storeAndHead + `
+WHERE ` + theStore
 
 // countLiveUpTo stops at a limit.
 const countLiveUpTo = `
-SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
+SELECT ` + state + `,
        (SELECT count(*) FROM (SELECT 1 FROM rowkeeper_live WHERE key >= ?1 AND key < ?2 AND revision <= ?3 LIMIT ?4))
-FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
-WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+FROM ` + storeAndHead + `
+WHERE ` + theStore
 
 // selectReplaced walks a range of the log's primary key. Each key of the snapshot was replaced by
 // one row after it.
@@ -246,41 +253,41 @@ UPDATE rowkeeper_store SET boot = nullif(?2, '') WHERE id = 1 AND coalesce(boot,
 
 // selectSize is the size of the file and what of it is in use, by the file's header.
 const selectSize = `
-SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
+SELECT ` + state + `,
        page_size * page_count, page_size * (page_count - freelist_count)
-FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+FROM ` + storeAndHead + `
 CROSS JOIN pragma_page_size CROSS JOIN pragma_page_count CROSS JOIN pragma_freelist_count
-WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+WHERE ` + theStore
 
 // selectUsage walks all live rows, and measures the value of each by the primary key of the log,
 // without reading it.
 const selectUsage = `
-SELECT s.epoch, s.compacted, s.swept, h.revision, h.token, u.objects, u.bytes
-FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+SELECT ` + state + `, u.objects, u.bytes
+FROM ` + storeAndHead + `
 CROSS JOIN (
     SELECT count(*) AS objects, coalesce(sum(length(l.key) + length(g.value)), 0) AS bytes
     FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision
 ) u
-WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+WHERE ` + theStore
 
 // selectGrowth walks the log from a revision on by its primary key, and finds by it what each row
 // replaced. Markers and deletions hold nothing.
 const selectGrowth = `
-SELECT s.epoch, s.compacted, s.swept, h.revision, h.token, u.objects, u.bytes
-FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+SELECT ` + state + `, u.objects, u.bytes
+FROM ` + storeAndHead + `
 CROSS JOIN (
     SELECT coalesce(sum(NOT g.deleted), 0) - count(p.revision) AS objects,
            coalesce(sum(iif(g.deleted, 0, length(g.key) + length(g.value))), 0) - coalesce(sum(length(p.key) + length(p.value)), 0) AS bytes
     FROM rowkeeper_log g LEFT JOIN rowkeeper_log p ON p.revision = nullif(g.prev_revision, 0)
     WHERE g.revision > ?1
 ) u
-WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+WHERE ` + theStore
 
 // selectQuota finds the store row by its primary key.
 const selectQuota = `
-SELECT s.epoch, s.compacted, s.swept, h.revision, h.token, s.max_objects, s.max_bytes
-FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
-WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+SELECT ` + state + `, s.max_objects, s.max_bytes
+FROM ` + storeAndHead + `
+WHERE ` + theStore
 
 // selectPages reads the file's header.
 const selectPages = `
