@@ -51,7 +51,7 @@ var drivers = []mutant{
 	{breaks: "I6", what: "SQLite: a fence does not compact", file: sqliteFile,
 		old: "compacted = ?2, swept", new: "compacted = 0 * ?2, swept", in: inSQLite, tests: suite},
 	{breaks: "I6", what: "SQLite: a fence keeps the old fingerprint", file: sqliteFile,
-		old: "coalesce(?4, fingerprint)", new: "coalesce(fingerprint, ?4)",
+		old: "coalesce(nullif(?4, ''), fingerprint)", new: "coalesce(fingerprint, ?4)",
 		in: inSQLite, tests: suite},
 	{breaks: "I6", what: "SQLite: a fingerprint is recorded over another", file: sqliteFile,
 		old: "WHERE id = 1 AND fingerprint IS NULL", new: "WHERE id = 1",

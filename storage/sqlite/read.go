@@ -97,13 +97,17 @@ func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cu
 // errEnough ends a read whose rest is not wanted.
 var errEnough = errors.New("enough was read")
 
-// bind binds the next parameter to an argument of a read. Revisions are a JSON array.
+// bind binds the next parameter to an argument. Keys, revisions and leases are a JSON array.
 func bind(s *sqlite3.Stmt, arg any) {
 	switch v := arg.(type) {
 	case int64:
 		s.Int(v)
 	case bool:
 		s.Bool(v)
+	case string:
+		s.Text(v)
+	case contract.Token:
+		s.Blob(v[:])
 	case contract.Key:
 		s.BlobString(string(v))
 	case []contract.Key:
@@ -118,17 +122,24 @@ func bind(s *sqlite3.Stmt, arg any) {
 		}
 		s.Text(string(append(array, ']')))
 	case []contract.Revision:
-		array := append(make([]byte, 0, 2+12*len(v)), '[')
-		for i, r := range v {
-			if i > 0 {
-				array = append(array, ',')
-			}
-			array = strconv.AppendInt(array, int64(r), 10)
-		}
-		s.Text(string(append(array, ']')))
+		s.Text(numbers(v))
+	case []contract.Lease:
+		s.Text(numbers(v))
 	default:
 		panic(fmt.Sprintf("sqlite: an argument of type %T", arg))
 	}
+}
+
+// numbers is a JSON array.
+func numbers[T ~int64](list []T) string {
+	array := append(make([]byte, 0, 2+12*len(list)), '[')
+	for i, n := range list {
+		if i > 0 {
+			array = append(array, ',')
+		}
+		array = strconv.AppendInt(array, int64(n), 10)
+	}
+	return string(append(array, ']'))
 }
 
 // cursor implements [sqlkit.Cursor].

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
 // Snapshot implements [contract.Backend]. While it lasts, the write-ahead log cannot be begun anew,
@@ -21,64 +22,16 @@ func (b *backend) Snapshot(ctx context.Context,
 			return err
 		}
 		defer c.Interruptible(ctx)()
-		v := &view{ctx: ctx, b: b, c: c}
-		done, err := b.snapshot(c, &v.state)
+		var st contract.State
+		done, err := b.snapshot(c, &st)
 		if err != nil {
 			return err
 		}
 		defer done()
-		return callers.keep(f(ctx, v))
+		w := &working{ctx: ctx, b: b, c: c}
+		return callers.keep(f(ctx, sqlkit.NewView(w, &inTransaction, st)))
 	})
 	return callers.or(err)
-}
-
-// view implements [contract.Snapshot]: what a connection sees in a transaction.
-type view struct {
-	ctx   context.Context
-	b     *backend
-	c     *sqlite3.Conn
-	state contract.State
-}
-
-func (v *view) State() contract.State { return v.state }
-
-func (v *view) Keys() (n int64, err error) {
-	s, err := v.c.Prepare(countAll)
-	if err == nil {
-		_, err = s.Row(func() { n = s.ColInt(0) })
-	}
-	return n, v.b.classify(v.ctx, err)
-}
-
-func (v *view) AllLeases() (all []contract.LeaseRow, err error) {
-	s, err := v.c.Prepare(selectAllLeases)
-	if err == nil {
-		err = s.Each(func() error {
-			all = append(all, contract.LeaseRow{Lease: contract.Lease(s.ColInt(0)), TTL: s.ColInt(1),
-				Expiry: s.ColInt(2)})
-			return nil
-		})
-	}
-	return all, v.b.classify(v.ctx, err)
-}
-
-func (v *view) Records(each func(*contract.Record) error) error {
-	s, err := v.c.Prepare(selectRecords)
-	if err != nil {
-		return v.b.classify(v.ctx, err)
-	}
-	var callers error
-	err = s.Each(func() error {
-		callers = each(&contract.Record{Revision: contract.Revision(s.ColInt(0)),
-			Key: contract.Key(s.ColString(1)), Create: contract.Revision(s.ColInt(2)),
-			Version: s.ColInt(3), Lease: contract.Lease(s.ColInt(4)), Expiry: s.ColInt(5),
-			Value: s.ColBlob(6)})
-		return callers
-	})
-	if callers != nil {
-		return callers
-	}
-	return v.b.classify(v.ctx, err)
 }
 
 // operations are those whose time only their callers bound. Before the backend waits for all

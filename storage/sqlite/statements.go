@@ -35,6 +35,23 @@ var reads = sqlkit.Statements{
 	Quota:     selectQuota,
 }
 
+// inTransaction are the statements of what is done under the commit lock, and in a snapshot.
+var inTransaction = sqlkit.TxStatements{
+	Keys:              countAll,
+	Records:           selectRecords,
+	AllLeases:         selectAllLeases,
+	Leases:            selectSomeLeases,
+	DropLeases:        deleteLeases,
+	Abort:             insertAborted,
+	SetCompacted:      updateCompacted,
+	RecordFingerprint: updateFingerprint,
+	Mark: []sqlkit.Change{{SQL: insertMarker, Args: 3},
+		{SQL: updateEpoch, First: 3, Args: 4}},
+	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog},
+	Renew:    renewStore,
+	SetQuota: updateQuota,
+}
+
 // state are the columns of the state without the clock. They are of the store row and the newest row
 // of the log, by their primary keys; SQLite takes the greatest one from the end of the B-tree.
 const (
@@ -159,15 +176,19 @@ SELECT id, ttl, expiry FROM rowkeeper_lease ORDER BY expiry LIMIT ?1`
 const selectAttached = `
 SELECT key, revision FROM rowkeeper_live WHERE expiry = ?1 AND key >= ?2 ORDER BY key LIMIT ?3`
 
-// selectLease, insertLease and deleteLease find a lease by its primary key.
+// selectLease and insertLease find a lease by its primary key, and so do selectSomeLeases and
+// deleteLeases each of those in an array.
 const selectLease = `
 SELECT ttl, expiry FROM rowkeeper_lease WHERE id = ?1`
 
 const insertLease = `
 INSERT OR REPLACE INTO rowkeeper_lease (id, ttl, expiry) VALUES (?1, ?2, ?3)`
 
-const deleteLease = `
-DELETE FROM rowkeeper_lease WHERE id = ?1`
+const selectSomeLeases = `
+SELECT id, ttl, expiry FROM rowkeeper_lease WHERE id IN (SELECT value FROM json_each(?1))`
+
+const deleteLeases = `
+DELETE FROM rowkeeper_lease WHERE id IN (SELECT value FROM json_each(?1))`
 
 // selectLive reads a key's state before a group, by primary key.
 const selectLive = `
@@ -182,6 +203,10 @@ SELECT value FROM rowkeeper_log WHERE revision = ?1`
 const insertLog = `
 INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`
+
+const insertMarker = `
+INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value)
+VALUES (?1, x'', 0, 0, 0, 0, ?2, ?3, 1, NULL)`
 
 const insertLive = `
 INSERT INTO rowkeeper_live (key, revision, create_revision, version, lease, expiry) VALUES (?1, ?2, ?3, ?4, ?5, ?6)`
@@ -235,7 +260,7 @@ DELETE FROM rowkeeper_aborted WHERE seen < ?1`
 
 const updateEpoch = `
 UPDATE rowkeeper_store
-SET epoch = ?1, compacted = ?2, swept = ?3, fingerprint = coalesce(?4, fingerprint)
+SET epoch = ?1, compacted = ?2, swept = ?3, fingerprint = coalesce(nullif(?4, ''), fingerprint)
 WHERE id = 1`
 
 const selectIdentity = `

@@ -46,9 +46,14 @@ var plans = map[string]struct{ text, plan string }{
 	"selectLapsing": {selectLapsing, "SCAN rowkeeper_lease USING INDEX rowkeeper_lease_expiry; "},
 	"selectAttached": {selectAttached,
 		"SEARCH rowkeeper_live USING INDEX rowkeeper_live_expiry (expiry=? AND key>?); "},
-	"selectLease":     {selectLease, "SEARCH rowkeeper_lease USING INTEGER PRIMARY KEY (rowid=?); "},
-	"insertLease":     {insertLease, ""},
-	"deleteLease":     {deleteLease, "SEARCH rowkeeper_lease USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectLease":  {selectLease, "SEARCH rowkeeper_lease USING INTEGER PRIMARY KEY (rowid=?); "},
+	"insertLease":  {insertLease, ""},
+	"insertMarker": {insertMarker, ""},
+	// They scan the parameter.
+	"selectSomeLeases": {selectSomeLeases, "SEARCH rowkeeper_lease USING INTEGER PRIMARY KEY (rowid=?); " +
+		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
+	"deleteLeases": {deleteLeases, "SEARCH rowkeeper_lease USING INTEGER PRIMARY KEY (rowid=?); " +
+		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
 	"selectAllLeases": {selectAllLeases, "SCAN rowkeeper_lease; "},
 	"deleteAllLeases": {deleteAllLeases, ""},
 	"selectLive":      {selectLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
