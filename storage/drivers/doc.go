@@ -21,14 +21,18 @@
 //	stores.go       the stores in the database: finds, creates and lists them
 //	backend.go      what stores share: pools; and the backend: limits, optional interfaces
 //	statements.go   the statements on the store's tables, each with its argument and its index
-//	read.go         runs a statement for storage/internal/sqlkit, which has the reads
+//	read.go         runs a statement for the reads, and decodes columns
 //	transaction.go  how a transaction is sent, and takes the commit lock
 //	commit.go       Commit
-//	locked.go       Locked, for what is rare
+//	locked.go       Locked, for what is rare: begins the transaction, and runs its statements
 //	sweep.go        Sweep
-//	snapshot.go     Snapshot
+//	snapshot.go     Snapshot: begins it
 //	errors.go       what an error means
 //	poll.go         one statement for the heads of many stores; SQLite: has the file changed?
+//
+// The package storage/internal/sqlkit has what these have in common: the reads, the methods of a
+// transaction and of a snapshot over tables of statements, the loop that takes a connection which
+// the store may use, and the poll.
 //
 // Besides these, each has files for what only its database needs. SQLite: place.go and replaced.go
 // (a file can be moved and replaced), space.go (a full disk), wal.go (the write-ahead log);

@@ -388,7 +388,8 @@ func TestListenerIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		seen = res.State.Head
-		if err := other.(contract.Notifier).Announce(t.Context(), seen.Revision); err != nil {
+		if err := other.(contract.Notifier).Announce(t.Context(),
+			[]contract.Announced{{Store: other, Revision: seen.Revision}}); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "the notification", func() bool {
@@ -434,7 +435,8 @@ func TestAnnounce(t *testing.T) {
 		}
 		seen = res.State.Head
 	}
-	if err := b.(contract.Notifier).Announce(t.Context(), seen.Revision); err != nil {
+	if err := b.(contract.Notifier).Announce(t.Context(),
+		[]contract.Announced{{Store: b, Revision: seen.Revision}}); err != nil {
 		t.Fatal(err)
 	}
 	n, err := admin.WaitForNotification(t.Context())

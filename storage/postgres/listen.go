@@ -36,31 +36,18 @@ const (
 )
 
 // Announce implements [contract.Notifier].
-func (b *backend) Announce(ctx context.Context, r contract.Revision) error {
-	a := &b.announcer
-	a.mu.Lock()
-	if a.alone {
-		a.untold[b.store] = max(a.untold[b.store], r)
-		a.mu.Unlock()
-		return nil
-	}
-	a.mu.Unlock()
-	return a.tell(ctx, a.payload(b.store, r))
+func (d *database) Announce(ctx context.Context, heads []contract.Announced) error {
+	return d.announcer.tell(ctx, d.announcer.audible(heads)...)
 }
 
-// announcer tells of the heads of all stores of the process. One statement at a time is under way,
-// and the next one tells what was to be told meanwhile.
+// announcer tells of the heads of all stores of the process.
 type announcer struct {
 	d *database
 	// process is how the process knows its own notifications.
 	process string
-	// sending is held while a statement is under way.
-	sending sync.Mutex
 
-	// mu protects the fields below, and the payloads of next.
+	// mu protects the fields below.
 	mu sync.Mutex
-	// next is what gathers, nil if nothing does.
-	next *announcement
 	// alone says that nobody else listens. Then untold has the newest heads, by store.
 	alone  bool
 	untold map[int32]contract.Revision
@@ -71,61 +58,47 @@ func (a *announcer) payload(store int32, r contract.Revision) string {
 	return fmt.Sprintf("%s %d %d", a.process, store, r)
 }
 
+// audible returns the payloads for the heads. While the process is alone, it keeps the heads and
+// returns none.
+func (a *announcer) audible(heads []contract.Announced) (payloads []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, h := range heads {
+		store := h.Store.(*backend).store
+		if a.alone {
+			a.untold[store] = max(a.untold[store], h.Revision)
+		} else {
+			payloads = append(payloads, a.payload(store, h.Revision))
+		}
+	}
+	return payloads
+}
+
 // setAlone says whether somebody else listens. Then it tells what was not told, and does not wait.
 func (a *announcer) setAlone(alone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.alone = alone; alone {
+	if a.alone = alone; alone || len(a.untold) == 0 {
 		return
 	}
+	var payloads []string
 	for store, r := range a.untold {
-		a.gatherLocked(a.payload(store, r))
+		payloads = append(payloads, a.payload(store, r))
 	}
 	clear(a.untold)
-}
-
-// announcement is what one statement tells.
-type announcement struct {
-	payloads []string
-	done     chan struct{}
-	err      error
-}
-
-// gatherLocked adds to what the next statement tells.
-func (a *announcer) gatherLocked(payload string) *announcement {
-	if a.next == nil {
-		a.next = &announcement{done: make(chan struct{})}
-		go a.send(a.next)
-	}
-	a.next.payloads = append(a.next.payloads, payload)
-	return a.next
+	go func() { _ = a.tell(a.d.ctx, payloads...) }() // who does not hear it polls
 }
 
 // tell fails if the server's queue of notifications is full: then a session somewhere has been
 // listening for very long without reading.
-func (a *announcer) tell(ctx context.Context, payload string) error {
-	a.mu.Lock()
-	n := a.gatherLocked(payload)
-	a.mu.Unlock()
-	select {
-	case <-n.done:
-		return n.err
-	case <-ctx.Done():
-		return readError(ctx.Err())
+func (a *announcer) tell(ctx context.Context, payloads ...string) error {
+	if len(payloads) == 0 {
+		return nil
 	}
-}
-
-func (a *announcer) send(n *announcement) {
-	defer close(n.done)
-	a.sending.Lock()
-	defer a.sending.Unlock()
-	a.mu.Lock()
-	a.next = nil
-	a.mu.Unlock()
-	ctx, cancel := context.WithTimeout(a.d.ctx, a.d.cfg.timeout)
+	ctx, cancel := context.WithTimeout(ctx, a.d.cfg.timeout)
 	defer cancel()
-	_, err := a.d.tails.Exec(ctx, sqlAnnounce, n.payloads)
-	n.err = readError(err)
+	_, err := a.d.tails.Exec(ctx, sqlAnnounce, payloads)
+	return readError(err)
 }
 
 // Listen implements [contract.Notifier].

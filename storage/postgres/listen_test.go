@@ -49,7 +49,8 @@ func hears(t *testing.T, heard <-chan contract.Revision, want contract.Revision)
 // announce has a backend announce a revision. No commit belongs to it, which nobody asks for.
 func announce(t *testing.T, b contract.Backend, r contract.Revision) {
 	t.Helper()
-	if err := b.(contract.Notifier).Announce(t.Context(), r); err != nil {
+	if err := b.(contract.Notifier).Announce(t.Context(),
+		[]contract.Announced{{Store: b, Revision: r}}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -481,7 +481,8 @@ func testNotifier(f *fixture) {
 	wait("the notifications to flow", up)
 	for i := range 10 {
 		r := other.put(contract.Key(fmt.Sprintf("k%d", i)), 0, "x")
-		f.must(other.b.(contract.Notifier).Announce(f.ctx, r))
+		f.must(other.b.(contract.Notifier).Announce(f.ctx,
+			[]contract.Announced{{Store: other.b, Revision: r}}))
 		hear(r)
 	}
 	cancel()

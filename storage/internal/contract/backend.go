@@ -553,16 +553,23 @@ type KeysReader interface {
 // not wait for what the database does to notify. PostgreSQL, for one, lets one transaction at a
 // time notify, of all databases of the server, until its commit is on the disk.
 type Notifier interface {
-	// Announce tells the processes that listen that the log has come to the revision, which is
-	// committed. It may return before it is sure that they will hear of it, and need not tell it to
-	// the server while nobody else listens.
-	Announce(ctx context.Context, r Revision) error
+	// Announce tells the processes that listen to which revisions logs have come, which are
+	// committed. The stores are those of one [Database], and each is there once. It may return
+	// before it is sure that they will hear of it, and need not tell it to the server while nobody
+	// else listens. Only one announcement at a time is under way.
+	Announce(ctx context.Context, heads []Announced) error
 	// Listen calls notify with the newest revision that it heard of (0 if it cannot tell; then the
 	// log has to be asked) until ctx ends. It keeps a connection of its own and reconnects; status
 	// is called with nil whenever notifications flow, and with the reason whenever they do not, so
 	// that the caller polls meanwhile. A notification is a hint: it may be late or missing, and
 	// this process may hear its own ones, too.
 	Listen(ctx context.Context, notify func(Revision), status func(error))
+}
+
+// Announced is the newest revision of a store.
+type Announced struct {
+	Store    Backend
+	Revision Revision
 }
 
 // Poller is a Backend that can tell more cheaply than by State that nothing has changed since the

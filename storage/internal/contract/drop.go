@@ -44,7 +44,7 @@ func Drop(ctx context.Context, b Backend) (dropped bool, err error) {
 	}
 	if n, ok := b.(Notifier); ok {
 		// Who does not hear it polls.
-		_ = n.Announce(ctx, st.Head.Revision)
+		_ = n.Announce(ctx, []Announced{{Store: b, Revision: st.Head.Revision}})
 	}
 	return dropped, erase(ctx, b)
 }

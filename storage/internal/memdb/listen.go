@@ -42,7 +42,7 @@ func (l *listeners) wake() {
 }
 
 // Announce implements [contract.Notifier].
-func (b *Backend) Announce(ctx context.Context, _ contract.Revision) error {
+func (b *Backend) Announce(ctx context.Context, _ []contract.Announced) error {
 	if err := b.begin(ctx, "Announce"); err != nil {
 		return err
 	}

@@ -2,7 +2,7 @@ package mvcc
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
@@ -13,83 +13,161 @@ import (
 // seventh of the CPU time that a create needs on PostgreSQL.
 const announceInterval = 10 * time.Millisecond
 
-// announcer tells the other processes of new heads, where the backend has notifications. One
-// announcement at a time is under way, and the next one is of the newest head. So a slow database
-// gets few of them, and no commit waits for one. A head after an idle time is announced at once.
-// While the store is busy, a head waits for announceInterval at most.
+// announcer tells the other processes of new heads, where the backends have notifications. It is
+// one for all stores that share connections. One announcement at a time is under way, and the next
+// one is of the newest head of each store that has a new one. So a slow database gets few of them,
+// and no commit waits for one. A head after an idle time is announced at once. While stores are
+// busy, a head waits for announceInterval at most.
 //
 // An announcement that fails is not repeated: the next one tells more, and whoever listens polls as
-// well.
+// well. The zero value has nothing to tell.
 type announcer struct {
-	s *Store
-	// head is the newest revision to tell of.
-	head atomic.Int64
-	// wake has the capacity 1: there is something to tell.
-	wake chan struct{}
-	// closed ends it when it has told what there is; ended is closed then.
-	closed, ended chan struct{}
+	// mu protects the fields below.
+	mu sync.Mutex
+	// newest is what was last to be told of each open store, heads what is not under way yet.
+	newest, heads map[*Store]contract.Revision
+	// telling are the stores of the announcement that is under way, but for those that have left.
+	// cancel gives it up, and ended is closed when it, or if there is none the next one, has ended.
+	telling map[*Store]struct{}
+	cancel  context.CancelFunc
+	ended   chan struct{}
+	// running is closed when the goroutine that announces has ended, nil if there is none.
+	running chan struct{}
+	// hurry ends its pause: it has the capacity 1.
+	hurry chan struct{}
+	// outage is the goroutine's.
+	outage outageLog
 }
 
-func newAnnouncer(s *Store) *announcer {
-	return &announcer{s: s, wake: make(chan struct{}, 1), closed: make(chan struct{}),
-		ended: make(chan struct{})}
+// announcerOf returns the announcer of a backend's store.
+func announcerOf(b contract.Backend) *announcer {
+	if shared, ok := b.(contract.Shared); ok {
+		return &shared.Polls().announcer
+	}
+	return &announcer{}
 }
 
-// tell has the other processes told of the revision, which is committed. It does not wait. A new
-// epoch begins at a greater revision than the last one, so the greatest revision is the newest.
-func (a *announcer) tell(r contract.Revision) {
+// tell has the other processes told that a store has come to the revision, which is committed. It
+// does not wait. A new epoch begins at a greater revision than the last one, so the greatest
+// revision is the newest.
+func (a *announcer) tell(s *Store, r contract.Revision) {
+	if _, ok := s.b.(contract.Notifier); !ok {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r <= a.newest[s] {
+		return
+	}
+	if a.newest == nil {
+		a.newest, a.heads = map[*Store]contract.Revision{}, map[*Store]contract.Revision{}
+		a.telling, a.ended = map[*Store]struct{}{}, make(chan struct{})
+		a.hurry = make(chan struct{}, 1)
+		a.outage = outageLog{log: s.log,
+			what: "notify the other processes of writes, which they poll for"}
+	}
+	a.newest[s], a.heads[s] = r, r
+	if a.running == nil {
+		a.running = make(chan struct{})
+		go a.run()
+	}
+}
+
+// run announces until there is nothing to tell.
+func (a *announcer) run() {
 	for {
-		head := a.head.Load()
-		if int64(r) <= head {
+		a.mu.Lock()
+		if len(a.heads) == 0 {
+			close(a.running)
+			a.running = nil
+			a.mu.Unlock()
 			return
 		}
-		if a.head.CompareAndSwap(head, int64(r)) {
-			break
+		var (
+			heads   []contract.Announced
+			timeout time.Duration
+		)
+		for s, r := range a.heads {
+			heads = append(heads, contract.Announced{Store: s.b, Revision: r})
+			a.telling[s] = struct{}{}
+			timeout = max(timeout, s.cfg.Timeout)
+		}
+		clear(a.heads)
+		var ctx context.Context
+		ctx, a.cancel = context.WithTimeout(context.Background(), timeout)
+		a.mu.Unlock()
+
+		err := heads[0].Store.(contract.Notifier).Announce(ctx, heads)
+		a.mu.Lock()
+		switch {
+		case err == nil:
+			a.outage.over()
+		case len(a.telling) > 0:
+			a.outage.failed(err)
+		}
+		a.cancel()
+		clear(a.telling)
+		close(a.ended)
+		a.ended = make(chan struct{})
+		a.mu.Unlock()
+		select {
+		case <-time.After(announceInterval):
+		case <-a.hurry:
 		}
 	}
+}
+
+// close returns when what there is to tell of a store was told, or the committer has to stop. Then
+// no announcement is under way for this store.
+func (a *announcer) close(s *Store) {
+	for {
+		a.mu.Lock()
+		_, waits := a.heads[s]
+		_, tells := a.telling[s]
+		ended := a.ended
+		a.mu.Unlock()
+		if !waits && !tells {
+			break
+		}
+		if !tells {
+			a.hasten()
+		}
+		select {
+		case <-ended:
+		case <-s.commitCtx.Done():
+			if a.leave(s) {
+				<-ended
+			}
+		}
+	}
+	a.mu.Lock()
+	delete(a.newest, s)
+	last, running := len(a.newest) == 0, a.running
+	a.mu.Unlock()
+	if last && running != nil {
+		a.hasten()
+		<-running
+	}
+}
+
+// hasten ends the pause between two announcements.
+func (a *announcer) hasten() {
 	select {
-	case a.wake <- struct{}{}:
+	case a.hurry <- struct{}{}:
 	default:
 	}
 }
 
-// run announces until the announcer is closed.
-func (a *announcer) run(n contract.Notifier) {
-	defer close(a.ended)
-	outage := outageLog{log: a.s.log, what: "notify the other processes of writes, which they poll for"}
-	for {
-		select {
-		case <-a.wake:
-			a.announce(n, &outage)
-		case <-a.closed:
-			select {
-			case <-a.wake:
-				a.announce(n, &outage)
-			default:
-			}
-			return
-		}
-		select {
-		case <-time.After(announceInterval):
-		case <-a.closed:
-		}
+// leave tells nothing more of a store. It returns true if it has given up an announcement, which
+// the database has not answered for long.
+func (a *announcer) leave(s *Store) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.heads, s)
+	if _, tells := a.telling[s]; !tells {
+		return false
 	}
-}
-
-func (a *announcer) announce(n contract.Notifier, o *outageLog) {
-	ctx, cancel := context.WithTimeout(a.s.commitCtx, a.s.cfg.Timeout)
-	defer cancel()
-	if err := n.Announce(ctx, contract.Revision(a.head.Load())); err == nil {
-		o.over()
-	} else if a.s.commitCtx.Err() == nil {
-		o.failed(err)
-	}
-}
-
-// close ends it, after what there is to tell was told, for as long as the committer may take.
-func (a *announcer) close() {
-	close(a.closed)
-	if _, ok := a.s.b.(contract.Notifier); ok {
-		<-a.ended
-	}
+	delete(a.telling, s)
+	a.cancel()
+	return true
 }

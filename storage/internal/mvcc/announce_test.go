@@ -25,9 +25,11 @@ type announcing struct {
 	announced []contract.Revision
 }
 
-func (b *announcing) Announce(ctx context.Context, r contract.Revision) error {
+func (b *announcing) Announce(ctx context.Context, heads []contract.Announced) error {
 	b.mu.Lock()
-	b.announced = append(b.announced, r)
+	for _, h := range heads {
+		b.announced = append(b.announced, h.Revision)
+	}
 	b.mu.Unlock()
 	if b.hold != nil {
 		<-b.hold
@@ -35,7 +37,7 @@ func (b *announcing) Announce(ctx context.Context, r contract.Revision) error {
 	if b.fails != nil {
 		return b.fails
 	}
-	return b.Backend.Announce(ctx, r)
+	return b.Backend.Announce(ctx, heads)
 }
 
 func (b *announcing) told() []contract.Revision {
@@ -151,6 +153,64 @@ func TestFenceIsAnnounced(t *testing.T) {
 		synctest.Wait()
 		if told := b.told(); len(told) != 1 || told[0] != revision {
 			t.Errorf("announced were %v, want %d", told, revision)
+		}
+	})
+}
+
+// sharing is a backend of several that share connections.
+type sharing struct {
+	*announcing
+	polls *mvcc.Polls
+}
+
+func (b sharing) Polls() *mvcc.Polls { return b.polls }
+
+// Poll tells of no store, so each asks by itself.
+func (b sharing) Poll(context.Context, []contract.Backend, int) ([]contract.Polled, error) {
+	return nil, contract.Errorf(contract.Unavailable, "nothing is polled")
+}
+
+// TestStoresAnnounceTogether: the heads of stores that share connections are told together, and a
+// store that closes waits for its own.
+func TestStoresAnnounceTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			polls  mvcc.Polls
+			b      [3]*announcing
+			stores [3]*mvcc.Store
+		)
+		for i := range b {
+			db := memdb.New(fmt.Sprint("announce ", i), time.Now)
+			b[i] = &announcing{Backend: db.Open(contract.DriverOptions{})}
+			var err error
+			if stores[i], err = mvcc.Open(t.Context(), sharing{b[i], &polls}, mvcc.Config{
+				Compaction: mvcc.CompactionPolicy{Window: -1}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b[0].hold = make(chan struct{})
+		put(t, stores[0], "k", 0, "v")
+		synctest.Wait() // its announcement is under way
+		put(t, stores[1], "k", 0, "v")
+		put(t, stores[2], "k", 0, "v")
+		closed := make(chan error)
+		go func() { closed <- stores[1].Close() }()
+		synctest.Wait()
+		close(b[0].hold)
+		if err := <-closed; err != nil {
+			t.Fatal(err)
+		}
+		var told [3]int
+		for i := range b {
+			told[i] = len(b[i].told())
+		}
+		if told != [3]int{1, 2, 0} && told != [3]int{1, 0, 2} {
+			t.Errorf("the backends were told %v", told)
+		}
+		for _, i := range []int{0, 2} {
+			if err := stores[i].Close(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

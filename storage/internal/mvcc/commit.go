@@ -298,7 +298,7 @@ func (s *Store) finish(res *contract.GroupResult, writes []*write) {
 	}
 	s.tailer.groupEnds()
 	if len(events) > 0 {
-		s.announcer.tell(res.State.Head.Revision)
+		s.announcer.tell(s, res.State.Head.Revision)
 	}
 	for i, w := range writes {
 		if i%answersAtOnce == 0 {
@@ -359,7 +359,7 @@ func (s *Store) resolve(g *contract.Group, writes []*write, cause error) bool {
 		}
 	}
 	s.tailer.wakeFor(r.State.Head.Revision)
-	s.announcer.tell(r.State.Head.Revision)
+	s.announcer.tell(s, r.State.Head.Revision)
 	// The group's rows say which mutations were accepted. Rows that were replaced may have been
 	// swept if compaction has come so far.
 	complete := r.State.Compacted <= g.Seen.Revision

@@ -174,9 +174,9 @@
 //  2. Store.fencing. Store.Close takes it last and keeps it.
 //
 // All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,
-// snapshots, ahead, rowCache, Polls, tailer, lock, Metrics and Event.memoMu. They may be taken
-// while a lock is held. No code that holds one calls a Backend, waits, or takes another, but for
-// three: the hub counts, and hands its events to the cache, while it is locked, and so Metrics.mu
-// and rowCache.mu come after hub.mu; and a round is made while Polls.mu is held, so tailer.mu comes
-// after it.
+// announcer, snapshots, ahead, rowCache, Polls, tailer, lock, Metrics and Event.memoMu. They may be
+// taken while a lock is held. No code that holds one calls a Backend, waits, or takes another, but
+// for three: the hub counts, and hands its events to the cache, while it is locked, and so
+// Metrics.mu and rowCache.mu come after hub.mu; and a round is made while Polls.mu is held, so
+// tailer.mu comes after it.
 package mvcc

@@ -92,7 +92,7 @@ func (s *Store) Import(ctx context.Context, in *contract.Import) (contract.State
 		return contract.State{}, orClosed(ctx, err)
 	}
 	s.metrics.fenced()
-	s.announcer.tell(st.Head.Revision)
+	s.announcer.tell(s, st.Head.Revision)
 	// Somebody in this process may have noticed it first, and be in the new history already, or
 	// beyond it: then the next answer of the database tells. So it does if the lock cannot be had
 	// in time.

@@ -197,7 +197,7 @@ func (s *Store) fenceLocked(ctx context.Context, seen contract.Position, id cont
 func (s *Store) startEpoch(ctx context.Context, f contract.Fence) (contract.State, error) {
 	st, err := contract.StartEpoch(ctx, s.b, f)
 	if err == nil {
-		s.announcer.tell(st.Head.Revision)
+		s.announcer.tell(s, st.Head.Revision)
 	}
 	return st, err
 }

@@ -59,6 +59,8 @@ const roundShare = 6
 // Polls makes the polls of the stores of one [contract.Database], which share connections. The zero
 // value has none.
 type Polls struct {
+	// announcer tells of the heads of these stores.
+	announcer announcer
 	// mu protects the fields below. It is held while a round is made, so that stores which are due
 	// at the same time are in the same one. It comes before tailer.mu.
 	mu      sync.Mutex

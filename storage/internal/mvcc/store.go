@@ -166,13 +166,14 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
 	s.snapshots = newSnapshots(s)
 	s.ahead = newAhead(s.readRange)
 	s.tailer = newTailer(s)
-	s.announcer = newAnnouncer(s)
+	s.announcer = announcerOf(b)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.commitCtx, s.commitCancel = context.WithCancel(context.Background())
 
 	if err := s.beginInTime(ctx); err != nil {
 		s.cancel()
 		s.commitCancel()
+		s.announcer.close(s)
 		return nil, errors.Join(err, b.Close())
 	}
 	s.committer.Go(s.commitLoop)
@@ -183,7 +184,6 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
 	s.background.Go(func() { s.quotaLoop(s.ctx) })
 	if n, ok := b.(contract.Notifier); ok {
 		s.background.Go(func() { n.Listen(s.ctx, s.tailer.notified, s.tailer.listening) })
-		s.background.Go(func() { s.announcer.run(n) })
 	}
 	return s, nil
 }
@@ -267,7 +267,7 @@ func (s *Store) Close() error {
 		s.queue.close()
 		timer := time.AfterFunc(s.cfg.CloseFor, s.commitCancel)
 		s.committer.Wait()
-		s.announcer.close()
+		s.announcer.close(s)
 		timer.Stop()
 		s.commitCancel()
 		s.hub.close(contract.ErrClosed)

@@ -690,8 +690,8 @@ func (b *backend) due(ctx context.Context) (time.Duration, error) {
 // notifier implements [contract.Notifier].
 type notifier struct{ b *backend }
 
-func (n notifier) Announce(ctx context.Context, r contract.Revision) error {
-	b := n.b
+func (n notifier) Announce(ctx context.Context, heads []contract.Announced) error {
+	b, r := n.b, heads[0].Revision // there is one store
 	return b.do(ctx, "beside", "Announce", fmt.Sprint(r),
 		func(ctx context.Context, c *call) error {
 			if err := b.admit(); err != nil {
