@@ -53,8 +53,6 @@ type input struct {
 	leases        []int64
 	// leased tells whether any key is attached to a lease.
 	leased bool
-	// mutations are those that are in the input.
-	mutations []*contract.Mutation
 	// place is, for each mutation of the group, its place in the input, or that of the one that
 	// stands for it.
 	place []int
@@ -70,7 +68,7 @@ func newInput(g *contract.Group) *input {
 	in := &input{keys: make([][]byte, 0, n), expected: make([]int64, 0, n),
 		deleted: make([]bool, 0, n), values: make([][]byte, 0, n),
 		ttls: make([]int64, 0, n), wantsPrevious: make([]bool, 0, n), leases: make([]int64, 0, n),
-		mutations: make([]*contract.Mutation, 0, n), place: make([]int, n)}
+		place: make([]int, n)}
 	in.see(&g.Seen)
 	for i := range g.Earlier {
 		in.see(&g.Earlier[i])
@@ -84,7 +82,6 @@ func newInput(g *contract.Group) *input {
 		}
 		at := len(in.keys)
 		first[e], in.place[i] = at, at
-		in.mutations = append(in.mutations, m)
 		in.keys = append(in.keys, []byte(m.Key))
 		in.expected = append(in.expected, int64(m.Expect))
 		in.deleted = append(in.deleted, m.Delete)
@@ -139,12 +136,12 @@ func (in *input) result(g *contract.Group, o outcome) (*contract.GroupResult, er
 		LockWait: max(now.Sub(o.lock[0].time(0)), 0),
 		Outcomes: make([]contract.Outcome, len(g.Mutations))}
 	answered := -1
-	for i := range g.Mutations {
+	for i, m := range g.Mutations {
 		at := in.place[i]
 		current := currents.revision(at)
 		switch {
 		case !accepted.bool(at):
-			res.Outcomes[i] = contract.Refused(in.mutations[at], current)
+			res.Outcomes[i] = contract.Refused(m, current, in.wantsPrevious[at])
 		case at <= answered: // it lost to the one that stands for it
 			res.Outcomes[i].Revision = current
 		default:

@@ -110,12 +110,13 @@ func lostPrevious(k Key, at Revision) error {
 }
 
 // Refused is the outcome of a mutation that was not accepted where its key was at a revision, for a
-// backend whose statement decides. If the expectation holds, what Found.check refuses is the only
-// reason that is left.
-func Refused(m *Mutation, current Revision) Outcome {
+// backend whose statement decides. wanted says whether the mutation that stood for it wants the
+// value that it removes: equal expectations of a key are decided once. If the expectation holds,
+// what Found.check refuses is the only reason that is left.
+func Refused(m *Mutation, current Revision, wanted bool) Outcome {
 	o := Outcome{Revision: current}
 	switch holds := m.Expects(current); {
-	case holds && m.WantsPrevious():
+	case holds && wanted:
 		o.Err = lostPrevious(m.Key, current)
 	case holds && m.Lease != 0:
 		o.Err = ErrNoLease

@@ -470,10 +470,14 @@ func TestRefused(t *testing.T) {
 		{Mutation{Expect: 5, Lease: 1}, ErrNoLease},
 		{Mutation{Expect: Any, Lease: 1}, ErrNoLease},
 	} {
-		if o := Refused(&c.m, 5); o.Accepted || o.Revision != 5 ||
+		if o := Refused(&c.m, 5, c.m.WantsPrevious()); o.Accepted || o.Revision != 5 ||
 			fmt.Sprint(o.Err) != fmt.Sprint(c.want) {
 			t.Errorf("%+v: %+v, want %v", c.m, o, c.want)
 		}
+	}
+	update := Mutation{Key: "k", Expect: 5}
+	if o := Refused(&update, 5, true); fmt.Sprint(o.Err) != fmt.Sprint(lostPrevious("k", 5)) {
+		t.Errorf("an update beside a deletion that was refused: %+v", o)
 	}
 }
 
