@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // neighbour is another store in the database of a test, as it was before the test.

@@ -39,10 +39,11 @@ type announcer struct {
 	outage outageLog
 }
 
-// announcerOf returns the announcer of a backend's store.
-func announcerOf(b contract.Backend) *announcer {
-	if shared, ok := b.(contract.Shared); ok {
-		return &shared.Polls().announcer
+// announcerOf returns the announcer of a backend's store: that of the stores which it is polled
+// with, if it shares connections with them.
+func announcerOf(b contract.Backend, polls *Polls) *announcer {
+	if _, ok := b.(contract.Shared); ok {
+		return &polls.announcer
 	}
 	return &announcer{}
 }

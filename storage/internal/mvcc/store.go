@@ -166,7 +166,7 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
 	s.snapshots = newSnapshots(s)
 	s.ahead = newAhead(s.readRange)
 	s.tailer = newTailer(s)
-	s.announcer = announcerOf(b)
+	s.announcer = announcerOf(b, cfg.Polls)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.commitCtx, s.commitCancel = context.WithCancel(context.Background())
 
