@@ -22,6 +22,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -63,8 +64,7 @@ func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config,
 	if err != nil {
 		t.Fatal(err)
 	}
-	supportConsistentReads()
-	db := newStore(store, c.Metrics, Config{}.withDefaults())
+	db := newStore(database.New(store, c.Metrics, Config{}.below()))
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)

@@ -2,12 +2,12 @@ package storage
 
 import (
 	"fmt"
-	"path"
 	"strings"
 
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 )
 
 // keySpace turns the keys of storage.Interface, such as /pods/default/web, into those of the
@@ -24,11 +24,7 @@ func newKeySpace(prefix, resourcePrefix string) (keySpace, error) {
 		return keySpace{}, fmt.Errorf("the resource prefix %q is unusable: it has to begin with "+
 			"'/' and name a directory, such as /pods", resourcePrefix)
 	}
-	prefix = path.Join("/", prefix)
-	if prefix != "/" {
-		prefix += "/"
-	}
-	return keySpace{prefix: prefix, resource: resourcePrefix}, nil
+	return keySpace{prefix: string(database.Root(prefix)), resource: resourcePrefix}, nil
 }
 
 // object returns the database key of one object.
@@ -53,10 +49,3 @@ func (k keySpace) prepare(key string, recursive bool) (contract.Key, error) {
 	}
 	return contract.Key(k.prefix + strings.TrimPrefix(key, "/")), nil
 }
-
-// prefixEnd is the smallest key after all keys that begin with the directory: '0' is the successor
-// of '/'.
-func prefixEnd(directory contract.Key) contract.Key { return directory[:len(directory)-1] + "0" }
-
-// after is the smallest key after the key.
-func after(key contract.Key) contract.Key { return key + "\x00" }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/component-base/tracing"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -179,13 +180,13 @@ func (r *resource) listRange(key string, opts apistorage.ListOptions) (listRange
 	if err != nil {
 		return listRange{}, err
 	}
-	in := listRange{start: k, end: after(k), from: k, at: contract.Revision(at),
+	in := listRange{start: k, end: database.After(k), from: k, at: contract.Revision(at),
 		recursive: opts.Recursive,
 		rowBytes:  int(r.rowBytes.Load())}
 	if !opts.Recursive {
 		return in, nil
 	}
-	in.end = prefixEnd(k)
+	in.end = database.PrefixEnd(k)
 	if opts.Predicate.Continue != "" {
 		in.from, in.continuing = contract.Key(from), true
 	}
@@ -240,7 +241,7 @@ func (r *resource) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.Ran
 				n.observe(chunk.KVs)
 			}
 			if n := len(chunk.KVs); n > 0 {
-				o.From = after(chunk.KVs[n-1].Key)
+				o.From = database.After(chunk.KVs[n-1].Key)
 			} else if chunk.More {
 				yield(nil,
 					fmt.Errorf("the database says that rows follow after %q, but returned none",

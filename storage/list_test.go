@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -193,9 +194,9 @@ func TestContinueAfterCompaction(t *testing.T) {
 		if chunk++; chunk > 1 {
 			return
 		}
-		r, err := store.mvcc.Commit(t.Context(), contract.Mutation{Key: "/other/key", Value: []byte("x")})
+		r, err := database.Engine(store.db).Commit(t.Context(), contract.Mutation{Key: "/other/key", Value: []byte("x")})
 		if err == nil {
-			err = store.mvcc.Compact(t.Context(), r)
+			err = database.Engine(store.db).Compact(t.Context(), r)
 		}
 		if err != nil {
 			t.Error(err)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/component-base/tracing"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -46,8 +47,8 @@ type ResourceConfig struct {
 	Versioner apistorage.Versioner
 }
 
-// DefaultPrefix begins all keys in the database unless another prefix is given.
-const DefaultPrefix = "/registry"
+// DefaultPrefix begins all keys in the database unless another prefix is given: /registry.
+const DefaultPrefix = database.DefaultPrefix
 
 // resource implements storage.Interface for one resource of a store.
 type resource struct {
@@ -97,7 +98,8 @@ func (s *Store) newResource(c ResourceConfig) (*resource, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if s, err = s.of(c.GroupResource, keys); err != nil {
+	history, err := database.EngineFor(s.db, resourceName(c.GroupResource), keys.prefix, keys.all())
+	if err != nil {
 		return nil, nil, err
 	}
 	if c.Transformer == nil {
@@ -113,7 +115,7 @@ func (s *Store) newResource(c ResourceConfig) (*resource, func(), error) {
 	unsafeDeletion := utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
 	r := &resource{
 		store: s,
-		mvcc:  s.mvcc,
+		mvcc:  history,
 		keys:  keys,
 		objects: &objectCodec{codec: c.Codec, transformer: c.Transformer, versioner: c.Versioner,
 			resource:    c.GroupResource,

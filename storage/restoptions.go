@@ -18,6 +18,7 @@ import (
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/feed"
 )
 
@@ -98,7 +99,7 @@ func NewRESTOptionsGetter(store *Store, o RESTOptions) (*RESTOptionsGetter, erro
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	if err := store.agrees(o.Prefix); err != nil {
+	if err := database.Agrees(store.db, o.Prefix); err != nil {
 		return nil, err
 	}
 	if o.EventsHistoryWindow == 0 {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 )
 
@@ -199,7 +200,7 @@ func TestEncryptionAtRest(t *testing.T) {
 	if len(out.Items) != 1 || out.Items[0].Annotations["password"] != "swordfish" {
 		t.Errorf("got %v", out.Items)
 	}
-	kv, _, err := store.mvcc.Get(t.Context(), "/registry/example.com/secrets/ns/hidden")
+	kv, _, err := database.Engine(store.db).Get(t.Context(), "/registry/example.com/secrets/ns/hidden")
 	if err != nil || kv == nil {
 		t.Fatalf("the key is not where it should be: %v", err)
 	}
@@ -207,7 +208,7 @@ func TestEncryptionAtRest(t *testing.T) {
 		t.Error("the password is stored in clear")
 	}
 	// A value that was copied to another key is rejected.
-	if _, err := store.mvcc.Commit(t.Context(),
+	if _, err := database.Engine(store.db).Commit(t.Context(),
 		contract.Mutation{Key: "/registry/example.com/secrets/ns/copy", Value: kv.Value}); err != nil {
 		t.Fatal(err)
 	}

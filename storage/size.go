@@ -9,6 +9,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -58,7 +59,7 @@ func (r *resource) Stats(ctx context.Context) (apistorage.Stats, error) {
 	}
 	all := r.keys.all()
 	count, err := ask(ctx, r, "listWithCount", func() (int64, error) {
-		return r.mvcc.Count(ctx, all, prefixEnd(all))
+		return r.mvcc.Count(ctx, all, database.PrefixEnd(all))
 	})
 	return apistorage.Stats{ObjectCount: count}, apiError(ctx, r.name, err)
 }

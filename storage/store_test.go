@@ -1,9 +1,6 @@
 package storage
 
 import (
-	"context"
-	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,81 +9,9 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
-
-// namedDriver only has a name.
-type namedDriver string
-
-func (d namedDriver) Name() string       { return string(d) }
-func (d namedDriver) Examples() []string { return nil }
-func (d namedDriver) Schemes() []string  { return []string{string(d), string(d) + "s"} }
-func (d namedDriver) Connect(context.Context, string, contract.DriverOptions) (contract.Database, error) {
-	return nil, errors.New("opened " + string(d))
-}
-func (d namedDriver) Migrate(context.Context, string, contract.DriverOptions) ([]Migration, error) {
-	return nil, errors.New("migrated " + string(d))
-}
-func (d namedDriver) Status(context.Context, string, contract.DriverOptions) ([]Migration, error) {
-	return nil, errors.New("asked " + string(d))
-}
-
-func (d namedDriver) CreateStore(context.Context, string, contract.DriverOptions) (bool, error) {
-	return false, errors.New("created a store by " + string(d))
-}
-func (d namedDriver) Stores(context.Context, string, contract.DriverOptions) ([]string, error) {
-	return nil, errors.New("listed the stores by " + string(d))
-}
-
-func TestOpenPicksTheDriver(t *testing.T) {
-	both := []Driver{namedDriver("red"), namedDriver("blue")}
-	for name, test := range map[string]struct {
-		config Config
-		want   []string
-	}{
-		"by scheme": {Config{URL: "blue://host/db", Drivers: both},
-			[]string{"opened blue"}},
-		"by another scheme": {Config{URL: "reds:", Drivers: both}, []string{"opened red"}},
-		"to migrate": {Config{URL: "red:", Drivers: both, Migrate: true},
-			[]string{"migrated red"}},
-		"unknown scheme": {Config{URL: "green://user:secret@host/", Drivers: both},
-			[]string{"green:", "red:, reds:, blue:, blues:"}},
-		"no scheme": {Config{URL: "/var/lib/secret.db", Drivers: both},
-			[]string{"no scheme", "red:, reds:, blue:, blues:"}},
-		"password first": {Config{URL: "secret word:x", Drivers: both}, []string{"no scheme"}},
-		"no URL": {Config{Drivers: both},
-			[]string{"give a URL", "red:, reds:, blue:, blues:"}},
-		"no driver": {Config{URL: "red:"}, []string{"Config.Drivers"}},
-		"bad name of a store": {Config{URL: "red:", Drivers: both, Store: "../Team"},
-			[]string{`no store can have the name "../Team"`, "63 lower-case"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			store, err := Open(t.Context(), test.config)
-			if err == nil {
-				store.Close()
-				t.Fatal("no error")
-			}
-			for _, want := range test.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q does not say %q", err, want)
-				}
-			}
-			if strings.Contains(err.Error(), "secret") {
-				t.Errorf("%q gives away a secret", err)
-			}
-		})
-	}
-	if _, err := Migrate(t.Context(), Config{URL: "red:", Drivers: both}); err == nil ||
-		err.Error() != "migrated red" {
-		t.Error(err)
-	}
-	if _, err := Migrations(t.Context(), Config{URL: "red:", Drivers: both}); err == nil ||
-		err.Error() != "asked red" {
-		t.Error(err)
-	}
-}
 
 // TestPrefixesAndDatabases: prefixes of one database and databases of one process do not see each
 // other's objects, but prefixes share the history.

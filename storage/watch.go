@@ -22,6 +22,7 @@ import (
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -228,9 +229,9 @@ func (w *watcher) sendInitial() error {
 				int(wait.Jitter(time.Second, 3).Seconds()))
 		}
 	}
-	r := listRange{start: w.key, end: after(w.key), from: w.key, recursive: w.opts.Recursive}
+	r := listRange{start: w.key, end: database.After(w.key), from: w.key, recursive: w.opts.Recursive}
 	if r.recursive {
-		r.end = prefixEnd(w.key)
+		r.end = database.PrefixEnd(w.key)
 	}
 	snapshot := contract.Revision(0)
 	for chunk, err := range w.r.chunks(w.ctx, r) {

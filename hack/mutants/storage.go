@@ -25,12 +25,12 @@ var storage = []mutant{
 		old: "err = corrupt(untransformable, int64(revision), err)", new: "_ = revision",
 		in: "storage"},
 	// Keys.
-	{breaks: "keys", what: "a directory ends too late", file: "storage/keys.go",
+	{breaks: "keys", what: "a directory ends too late", file: "storage/internal/database/keys.go",
 		old: `directory[:len(directory)-1] + "0"`, new: `directory[:len(directory)-1] + "z"`,
-		in: "storage"},
+		in: "storage/internal/database"},
 	{breaks: "keys", what: "a page begins at the last key of the one before",
-		file: "storage/keys.go", old: `return key + "\x00"`, new: `return key`,
-		in: "storage"},
+		file: "storage/internal/database/keys.go", old: `return key + "\x00"`, new: `return key`,
+		in: "storage/internal/database"},
 	// Reads.
 	{breaks: "list", what: "pages are of different snapshots", file: "storage/list.go",
 		old: "o.At, o.Count, o.Ahead = chunk.Revision, false, 0",

@@ -1,4 +1,4 @@
-package storage
+package database
 
 import (
 	"context"
@@ -9,15 +9,14 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // MoveResource moves the objects of a resource to another store, from where they are, and records
-// that. The prefix is that of the servers (RESTOptions.Prefix, default [DefaultPrefix]). The
-// objects are below it, in the directory group/resource. No server may run meanwhile: one that
+// that. The prefix is that of the servers, by default [DefaultPrefix]. The objects are below it, in
+// the directory that the resource names, group/resource. No server may run meanwhile: one that
 // serves the resource all the same closes the database. A store is refused in which a third one
 // keeps its objects of the resource.
 //
@@ -26,14 +25,12 @@ import (
 // clients that resume begin anew. A move that was interrupted is ended by the next one, to whatever
 // store. A store that has objects of the resource is refused, unless there are none to move. Then
 // it is recorded as their place.
-func MoveResource(ctx context.Context, c Config, prefix string, resource schema.GroupResource,
+func MoveResource(ctx context.Context, c Config, prefix, resource,
 	to string) (moved int64, err error) {
 	if prefix == "" {
 		prefix = DefaultPrefix
 	}
-	name := resourceName(resource)
-	keys, err := newKeySpace(prefix, "/"+name)
-	if err != nil {
+	if _, _, err := SplitResource(resource); err != nil {
 		return 0, err
 	}
 	c = c.withDefaults()
@@ -43,10 +40,10 @@ func MoveResource(ctx context.Context, c Config, prefix string, resource schema.
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	m := move{store: s, c: c, directory: keys.all(), is: placement{Prefix: path.Clean(keys.prefix),
-		Resource: name, Store: s.placements.own}}
+	m := move{store: s, c: c, directory: Directory(prefix, resource),
+		is: placement{Prefix: path.Join("/", prefix), Resource: resource, Store: s.placements.own}}
 	if moved, err = m.run(ctx, to); err != nil {
-		return 0, fmt.Errorf("the objects of %s were not moved: %w", name, err)
+		return 0, fmt.Errorf("the objects of %s were not moved: %w", resource, err)
 	}
 	return moved, nil
 }
@@ -274,7 +271,7 @@ const removedAtOnce = 256
 // read after f has returned for the one before.
 func eachBelow(ctx context.Context, s *mvcc.Store, directory contract.Key,
 	f func(page []mvcc.KeyValue) error) error {
-	o := mvcc.RangeOptions{Start: directory, End: prefixEnd(directory), Limit: removedAtOnce,
+	o := mvcc.RangeOptions{Start: directory, End: PrefixEnd(directory), Limit: removedAtOnce,
 		KeysOnly: true}
 	for {
 		page, err := s.Range(ctx, o)
@@ -289,7 +286,7 @@ func eachBelow(ctx context.Context, s *mvcc.Store, directory contract.Key,
 		if !page.More {
 			return nil
 		}
-		o.From = after(page.KVs[len(page.KVs)-1].Key)
+		o.From = After(page.KVs[len(page.KVs)-1].Key)
 	}
 }
 

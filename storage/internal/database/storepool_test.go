@@ -1,4 +1,4 @@
-package storage
+package database
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 // openPool opens the stores of a new database, of which it creates some, with a clock.
 func openPool(t *testing.T, d dbtest.DB, names ...string) (*StorePool, *clocktesting.FakeClock) {
 	t.Helper()
-	c := Config{URL: d.URL, Drivers: []Driver{d.Driver}, Migrate: true}
+	c := Config{URL: d.URL, Drivers: []contract.Driver{d.Driver}, Migrate: true}
 	for _, c.Store = range names {
 		if _, err := CreateStore(t.Context(), c); err != nil {
 			t.Fatal(err)
@@ -37,7 +37,7 @@ func openAt(t *testing.T, c Config, clock *clocktesting.FakeClock) *StorePool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.clock = clock
+	p.after = func(d time.Duration, f func()) timer { return clock.AfterFunc(d, f) }
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
@@ -141,7 +141,7 @@ func TestStorePoolWakes(t *testing.T) {
 		p, clock := openPool(t, d, "team-a")
 		ownClock := d.Kind == dbtest.SQLite // the others expire by the server's
 		if ownClock {
-			p = openAt(t, Config{URL: d.URL, Drivers: []Driver{d.Driver}, Clock: clock.Now}, clock)
+			p = openAt(t, Config{URL: d.URL, Drivers: []contract.Driver{d.Driver}, Clock: clock.Now}, clock)
 		}
 		p.config.Compaction = CompactionPolicy{Keep: 1}
 		use := func(f func(*mvcc.Store)) {
@@ -316,7 +316,7 @@ func TestStorePoolDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer release()
-		c := Config{URL: d.URL, Drivers: []Driver{d.Driver}, Store: "team-a"}
+		c := Config{URL: d.URL, Drivers: []contract.Driver{d.Driver}, Store: "team-a"}
 		if _, err := DropStore(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
@@ -378,7 +378,7 @@ func TestStorePoolReady(t *testing.T) {
 		if n := p.openNow(); n != 0 || metrics() != 0 {
 			t.Errorf("%d stores are open, with %d metrics", n, metrics())
 		}
-		if _, err := DropStore(t.Context(), Config{URL: d.URL, Drivers: []Driver{d.Driver},
+		if _, err := DropStore(t.Context(), Config{URL: d.URL, Drivers: []contract.Driver{d.Driver},
 			Store: "team-a"}); err != nil {
 			t.Fatal(err)
 		}
@@ -432,7 +432,7 @@ func TestStorePoolSlowOpening(t *testing.T) {
 	stuck := make(chan struct{})
 	d := memdb.New(t.Name(), time.Now)
 	p, err := OpenStores(t.Context(), Config{URL: "memdb:", Migrate: true,
-		Drivers: []Driver{stuckDriver{d, stuck}}})
+		Drivers: []contract.Driver{stuckDriver{d, stuck}}})
 	if err != nil {
 		t.Fatal(err)
 	}

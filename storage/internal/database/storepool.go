@@ -1,4 +1,4 @@
-package storage
+package database
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
@@ -32,7 +31,8 @@ const (
 type StorePool struct {
 	config Config
 	db     contract.Database
-	clock  clock.WithDelayedExecution
+	// after is [time.AfterFunc], or that of a test's clock.
+	after func(time.Duration, func()) timer
 	// ctx bounds what the pool does in the background, and work waits for that.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -44,7 +44,7 @@ type StorePool struct {
 	mu     sync.Mutex
 	stores map[string]*pooledStore
 	// due has the closed stores in which there will be something to do.
-	due    map[string]clock.Timer
+	due    map[string]timer
 	closed bool
 
 	close sync.Once
@@ -60,24 +60,27 @@ type pooledStore struct {
 	err     error
 	// users are those who use it or wait for it. While they are none, idle is to close it.
 	users int
-	idle  clock.Timer
+	idle  timer
 	// gone is made when the store begins to close, and closed when that has ended.
 	gone chan struct{}
 	// hurry keeps what is still done before it closes from taking long.
 	hurry context.CancelFunc
 }
 
-// OpenStores connects to a database, of which it opens no store yet. Config.Store and
-// Config.StoreFor are not used.
+// timer is a [time.Timer].
+type timer interface{ Stop() bool }
+
+// OpenStores connects to a database, of which it opens no store yet. Config.Store is not used.
 func OpenStores(ctx context.Context, c Config) (*StorePool, error) {
 	c = c.withDefaults()
-	c.Store, c.StoreFor = "", nil
+	c.Store = ""
 	db, err := c.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p := &StorePool{config: c, db: db, clock: clock.RealClock{}, stores: map[string]*pooledStore{},
-		due: map[string]clock.Timer{}, slots: make(chan struct{}, opening)}
+	p := &StorePool{config: c, db: db, stores: map[string]*pooledStore{},
+		after: func(d time.Duration, f func()) timer { return time.AfterFunc(d, f) },
+		due:   map[string]timer{}, slots: make(chan struct{}, opening)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -157,7 +160,7 @@ func (p *StorePool) leave(name string, s *pooledStore) {
 	defer p.mu.Unlock()
 	s.users--
 	if s.users == 0 && !p.closed && p.stores[name] == s && !s.volatile() {
-		s.idle = p.clock.AfterFunc(unusedFor, func() { p.expire(name, s) })
+		s.idle = p.after(unusedFor, func() { p.expire(name, s) })
 	}
 }
 
@@ -280,7 +283,7 @@ func (p *StorePool) wakeIn(name string, after time.Duration) {
 	if p.closed || after == contract.Never {
 		return
 	}
-	p.due[name] = p.clock.AfterFunc(after, func() {
+	p.due[name] = p.after(after, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if !p.closed {

@@ -1,4 +1,4 @@
-package storage
+package database
 
 import (
 	"bytes"
@@ -7,13 +7,7 @@ import (
 	"io"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
@@ -28,7 +22,7 @@ type aDatabase struct {
 
 func withStores(t *testing.T, d dbtest.DB) aDatabase {
 	t.Helper()
-	db := aDatabase{t, Config{URL: d.URL, Drivers: []Driver{d.Driver}, Migrate: true}}
+	db := aDatabase{t, Config{URL: d.URL, Drivers: []contract.Driver{d.Driver}, Migrate: true}}
 	for _, name := range []string{"fast", "other"} {
 		c := db.config
 		c.Store = name
@@ -39,25 +33,30 @@ func withStores(t *testing.T, d dbtest.DB) aDatabase {
 	return db
 }
 
-var podsOf = schema.GroupResource{Resource: "pods"}
-
-// assigned has pods in a store, "" for none that is named.
-func (d aDatabase) assigned(store string) Config {
-	c := d.config
-	if store != "" {
-		c.StoreFor = map[schema.GroupResource]string{podsOf: store}
+// assigned are the stores of resources, of which pods have one, "" for none that is named.
+func assigned(store string) map[string]string {
+	if store == "" {
+		return nil
 	}
-	return c
+	return map[string]string{"pods": store}
 }
 
-func (d aDatabase) open(store string) *Store {
+// openAs opens a store of the database, of which pods are in another one.
+func (d aDatabase) openAs(own, store string) *Store {
 	d.Helper()
-	db, err := Open(d.Context(), d.assigned(store))
+	c := d.config
+	c.Store = own
+	db, err := Open(d.Context(), c, assigned(store))
 	if err != nil {
 		d.Fatal(err)
 	}
 	d.Cleanup(func() { d.close(db) })
 	return db
+}
+
+func (d aDatabase) open(store string) *Store {
+	d.Helper()
+	return d.openAs("", store)
 }
 
 func (d aDatabase) close(store *Store) {
@@ -72,7 +71,7 @@ func (d aDatabase) refused(store string, words ...string) {
 	d.Helper()
 	db := d.open(store)
 	defer d.close(db)
-	_, _, err := db.Resource(podConfig())
+	_, err := serve(db)
 	d.says(err, words...)
 }
 
@@ -92,13 +91,7 @@ func (d aDatabase) says(err error, words ...string) {
 // count counts the pods in a store.
 func (d aDatabase) count(store string) int64 {
 	d.Helper()
-	c := d.config
-	c.Store = store
-	var n int64
-	err := c.withBackend(d.Context(), func(b contract.Backend) (err error) {
-		n, _, err = b.Count(d.Context(), "/registry/pods/", "/registry/pods0", 0, 0)
-		return err
-	})
+	n, _, err := d.backend(store).Count(d.Context(), podsHere, PrefixEnd(podsHere), 0, 0)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -107,138 +100,10 @@ func (d aDatabase) count(store string) int64 {
 
 func (d aDatabase) move(to string, want int64) {
 	d.Helper()
-	n, err := MoveResource(d.Context(), d.config, "", podsOf, to)
+	n, err := MoveResource(d.Context(), d.config, "", "pods", to)
 	if err != nil || n != want {
 		d.Fatalf("moved %d objects to %s, want %d, %v", n, to, want, err)
 	}
-}
-
-// expired: a watch that resumes at a revision is told that it cannot.
-func (d aDatabase) expired(r *resource, resourceVersion string) {
-	d.Helper()
-	w := startWatch(d, r, apistorage.ListOptions{ResourceVersion: resourceVersion})
-	if got := brief(d, next(d, w)); got != "ERROR 410 Expired" {
-		d.Errorf("a watch resumes at %s and has %s", resourceVersion, got)
-	}
-}
-
-// TestStoreFor: the objects of a resource are in the store that is named for it and nowhere else;
-// who is told otherwise does not serve them; and moved objects are there as they were, beyond
-// everything that was seen.
-func TestStoreFor(t *testing.T) {
-	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		x := withStores(t, d)
-		plain := x.open("")
-		seen := list(t, pods(t, plain), apistorage.ListOptions{}).ResourceVersion
-		once := prometheus.NewPedanticRegistry()
-		for range 2 { // as when a store is dropped and created again
-			once.MustRegister(plain.Collector())
-			if _, err := once.Gather(); err != nil || !once.Unregister(plain.Collector()) {
-				t.Errorf("the metrics cannot be unregistered, or gathered: %v", err)
-			}
-		}
-		x.close(plain)
-		_, err := Open(t.Context(), x.assigned("unknown"))
-		x.says(err, "pods", `no store "unknown"`, "rowkeeper stores create unknown")
-		_, err = Open(t.Context(), x.assigned("In valid"))
-		x.says(err, `no store can have the name "In valid"`)
-
-		// While there are no objects, the first who serves the resource assigns it.
-		store := x.open("fast")
-		r := pods(t, store)
-		x.expired(r, seen)
-		created := create(t, r, pod("a"))
-		if err := r.Create(t.Context(), podKey("mortal"), pod("mortal"), nil, 3600); err != nil {
-			t.Fatal(err)
-		}
-		nodes := podConfig()
-		nodes.ResourcePrefix, nodes.GroupResource.Resource = "/nodes", "nodes"
-		if err := open(t, store, nodes).Create(t.Context(), "/nodes/n", pod("n"), nil, 0); err != nil {
-			t.Fatal(err)
-		}
-		if here, there := x.count("default"), x.count("fast"); here != 0 || there != 2 {
-			t.Errorf("the database's own store has %d pods, and the other one %d", here, there)
-		}
-		for end, want := range map[string]string{"/registry/nodes0": "/registry/nodes/n",
-			"/registry/pods0": "/registry/pods/ns/a"} {
-			begin := strings.TrimSuffix(end, "0") + "/"
-			if got, err := store.FirstKey(t.Context(), begin, end); err != nil || got != want {
-				t.Errorf("the first key is %q, %v, want %q", got, err, want)
-			}
-		}
-		if err := store.Ready(t.Context()); err != nil {
-			t.Error(err)
-		}
-		registry := prometheus.NewPedanticRegistry()
-		registry.MustRegister(store.Collector())
-		if _, err := registry.Gather(); err != nil {
-			t.Error(err)
-		}
-		w := startWatch(t, r, apistorage.ListOptions{ResourceVersion: created.ResourceVersion})
-		if got := brief(t, next(t, w)); got != "ADDED mortal " {
-			t.Errorf("the watch has %s", got)
-		}
-		x.close(store)
-		x.refused("", `the objects of pods are kept in the store "fast", not in "default"`,
-			"--store-for pods=fast", "rowkeeper stores move pods --to default`")
-		x.refused("other", `not in "other"`)
-		elsewhere := x.open("")
-		_, err = NewRESTOptionsGetter(elsewhere, RESTOptions{Codec: codec})
-		x.says(err, `kept in the store "fast"`)
-		// Another prefix is not concerned.
-		if _, err = NewRESTOptionsGetter(elsewhere, RESTOptions{Codec: codec, Prefix: "/b"}); err != nil {
-			t.Error(err)
-		}
-		b := podConfig()
-		b.Prefix = "/b"
-		open(t, elsewhere, b)
-		x.close(elsewhere)
-
-		x.move("default", 2)
-		store = x.open("")
-		r = pods(t, store)
-		l := list(t, r, apistorage.ListOptions{})
-		if len(l.Items) != 2 || l.Items[0].Name != "a" || l.Items[1].Name != "mortal" ||
-			l.Items[0].UID != created.UID {
-			t.Errorf("there is %+v", l.Items)
-		}
-		if moved := revisionOf(t, &l.Items[0]); moved <= revisionOf(t, created)+1<<23 {
-			t.Errorf("the object has the revision %d, and had %d", moved, revisionOf(t, created))
-		}
-		x.expired(r, created.ResourceVersion)
-		_, left, err := x.backend("").Expired(t.Context(), 1)
-		if err != nil || left <= 50*time.Minute || left > time.Hour {
-			t.Errorf("the next object expires in %v, %v", left, err)
-		}
-		if n := x.count("fast"); n != 0 {
-			t.Errorf("the old store has %d pods", n)
-		}
-		if err := open(t, store, nodes).Get(t.Context(), "/nodes/n", apistorage.GetOptions{},
-			pod("n")); err != nil {
-			t.Errorf("what else was there: %v", err)
-		}
-		x.close(store)
-
-		// Objects that exist keep a server from looking elsewhere.
-		x.refused("other", `kept in the store "default", not in "other": leave --store-for out`,
-			"rowkeeper stores move pods --to other`")
-		x.move("other", 2)
-		x.move("other", 0)
-		x.refused("")
-		store = x.open("other")
-		if n := len(list(t, pods(t, store), apistorage.ListOptions{}).Items); n != 2 {
-			t.Errorf("there are %d pods", n)
-		}
-		other := x.config
-		other.Store = "other"
-		_, err = DropStore(t.Context(), other)
-		x.says(err, `the store "other" keeps the objects of pods of the store "default"`,
-			"rowkeeper stores move pods --to default`")
-		other.Store = "fast"
-		if dropped, err := DropStore(t.Context(), other); err != nil || !dropped {
-			t.Errorf("a store that is not needed: %t, %v", dropped, err)
-		}
-	})
 }
 
 // backend opens a store as another process would.
@@ -265,7 +130,7 @@ func TestMoveIsInterrupted(t *testing.T) {
 		x := withStores(t, d)
 		db := x.open("")
 		for _, name := range []string{"a", "b"} {
-			create(t, pods(t, db), pod(name))
+			create(t, pods(t, db), name)
 		}
 		x.close(db)
 		at := "default"
@@ -278,7 +143,7 @@ func TestMoveIsInterrupted(t *testing.T) {
 				x.interrupt(next, steps)
 				x.refused(to, "being moved between the stores",
 					"rowkeeper stores move pods --to "+to)
-				if _, err := MoveResource(t.Context(), x.config, "", podsOf, to); err != nil {
+				if _, err := MoveResource(t.Context(), x.config, "", "pods", to); err != nil {
 					t.Fatalf("from %s to %s after %d steps, then to %s: %v", from, next, steps,
 						to, err)
 				}
@@ -294,7 +159,7 @@ func TestMoveIsInterrupted(t *testing.T) {
 					}
 				}
 				db := x.open(to)
-				if n := len(list(t, pods(t, db), apistorage.ListOptions{}).Items); n != 2 {
+				if n := len(list(t, pods(t, db))); n != 2 {
 					t.Errorf("%d pods are served from %s", n, to)
 				}
 				x.close(db)
@@ -312,7 +177,7 @@ func (d aDatabase) interrupt(to string, steps int) {
 		d.Fatal(err)
 	}
 	defer d.close(own)
-	m := move{store: own, c: d.config.withDefaults(), directory: "/registry/pods/",
+	m := move{store: own, c: d.config.withDefaults(), directory: podsHere,
 		is: placement{Prefix: "/registry", Resource: "pods", Store: "default"}}
 	if m.r, err = readRecord(ctx, own.mvcc); err != nil {
 		d.Fatal(err)
@@ -354,14 +219,14 @@ func TestMoveLosesNothing(t *testing.T) {
 	tenant := x.config
 	tenant.Store = "fast"
 	for _, c := range []Config{x.config, tenant} {
-		db, err := Open(t.Context(), c)
+		db, err := Open(t.Context(), c, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		create(t, pods(t, db), pod("a"))
+		create(t, pods(t, db), "a")
 		x.close(db)
 	}
-	_, err := MoveResource(t.Context(), x.config, "", podsOf, "fast")
+	_, err := MoveResource(t.Context(), x.config, "", "pods", "fast")
 	x.says(err, `both the store "default" and the store "fast" have some`)
 	for _, store := range []string{"default", "fast"} {
 		if n := x.count(store); n != 1 {
@@ -391,19 +256,19 @@ func TestMoveLosesNothing(t *testing.T) {
 		}
 		for _, e := range batch.Events {
 			r, err := parseRecord(e.Value)
-			if err != nil || r.places["/registry/pods/"].Also != "" {
+			if err != nil || r.places[podsHere].Also != "" {
 				t.Fatalf("the move has recorded %s, %v", e.Value, err)
 			}
-			store = r.places["/registry/pods/"].Store
+			store = r.places[podsHere].Store
 		}
 	}
 	w.Close()
 	x.close(db)
 	db = x.open("fast")
-	if n := len(list(t, pods(t, db), apistorage.ListOptions{}).Items); n != 1 {
+	if n := len(list(t, pods(t, db))); n != 1 {
 		t.Errorf("there are %d pods", n)
 	}
-	_, err = MoveResource(t.Context(), x.config, "", podsOf, "unknown")
+	_, err = MoveResource(t.Context(), x.config, "", "pods", "unknown")
 	x.says(err, `no store "unknown"`)
 }
 
@@ -427,11 +292,11 @@ func TestMoveKeepsWhatIsNewer(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		x := withStores(t, d)
 		store := x.open("")
-		create(t, pods(t, store), pod("a"))
+		create(t, pods(t, store), "a")
 		x.close(store)
 		x.interrupt("fast", 3)
 		x.write(contract.Mutation{Key: "/registry/pods/ns/late"})
-		_, err := MoveResource(t.Context(), x.config, "", podsOf, "fast")
+		_, err := MoveResource(t.Context(), x.config, "", "pods", "fast")
 		x.says(err, "/registry/pods/ns/late was written after it was copied", "`rowkeeper etcd`")
 		if n := x.count("fast"); n != 1 {
 			t.Errorf("%d pods were copied", n)
@@ -452,18 +317,18 @@ func TestMoveKeepsTheLastCopy(t *testing.T) {
 		for steps, lost := range map[int]string{2: "default", 3: "fast"} {
 			x := withStores(t, d)
 			store := x.open("")
-			create(t, pods(t, store), pod("a"))
+			create(t, pods(t, store), "a")
 			x.close(store)
 			x.interrupt("fast", steps)
 			s, err := mvcc.Open(t.Context(), x.backend(lost), mvcc.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := removeAll(t.Context(), s, "/registry/pods/", 0); err != nil {
+			if err := removeAll(t.Context(), s, podsHere, 0); err != nil {
 				t.Fatal(err)
 			}
 			for _, to := range []string{"default", "fast"} {
-				_, err := MoveResource(t.Context(), x.config, "", podsOf, to)
+				_, err := MoveResource(t.Context(), x.config, "", "pods", to)
 				x.says(err, lost+`", in which they are recorded to be, has none of them`)
 			}
 			if here, there := x.count("default"), x.count("fast"); here+there != 1 {
@@ -481,9 +346,10 @@ func TestRecordIsChecked(t *testing.T) {
 		`{"/registry/secrets/":{"prefix":"/registry","resource":"pods","store":"fast"}}`,
 		`{"":{"prefix":"/registry","resource":"pods","store":"fast"}}`,
 		`{"/registry/":{"prefix":"/","resource":"registry/","store":"fast"}}`,
-		`{"/registry/pods/":{"prefix":"/registry","resource":"pods","store":"../fast"}}`,
-		`{"/registry/pods/":{"prefix":"/registry","resource":"pods","store":""}}`,
-		`{"/registry/pods/":{"prefix":"/registry","resource":"pods","store":"fast","also":"-"}}`,
+		`{"/registry/../pods/":{"prefix":"/registry","resource":"../pods","store":"fast"}}`,
+		`{podsHere:{"prefix":"/registry","resource":"pods","store":"../fast"}}`,
+		`{podsHere:{"prefix":"/registry","resource":"pods","store":""}}`,
+		`{podsHere:{"prefix":"/registry","resource":"pods","store":"fast","also":"-"}}`,
 	} {
 		if r, err := parseRecord([]byte(text)); err == nil ||
 			!strings.Contains(err.Error(), "cannot be read: restore a backup") {
@@ -492,73 +358,10 @@ func TestRecordIsChecked(t *testing.T) {
 	}
 }
 
-// TestStoreForWhileAServerRuns: a server that serves objects where they are not kept any more ends
-// its watches, writes nothing more, and says why it is not ready.
-func TestStoreForWhileAServerRuns(t *testing.T) {
-	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		x := withStores(t, d)
-		runs, unconcerned := x.open(""), x.open("")
-		r := pods(t, runs)
-		w := startWatch(t, r, everything(
-			list(t, r, apistorage.ListOptions{}).ResourceVersion))
-		nodes := podConfig()
-		nodes.ResourcePrefix, nodes.GroupResource.Resource = "/nodes", "nodes"
-		open(t, unconcerned, nodes)
-		fast := x.open("fast")
-		pods(t, fast)
-		ended(t, w)
-		if err := r.Create(t.Context(), podKey("lost"), pod("lost"), nil, 0); err == nil {
-			t.Error("an object was written where nobody looks for it")
-		}
-		x.says(runs.Ready(t.Context()), `kept in the store "fast"`)
-		for _, store := range []*Store{unconcerned, fast} {
-			if err := store.Ready(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-}
-
-// TestStoreForIsAssignedOnce: of several servers that assign a resource at the same time, to
-// different stores, those of one store go on.
-func TestStoreForIsAssignedOnce(t *testing.T) {
-	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		x := withStores(t, d)
-		var served [2]atomic.Int32
-		var wg sync.WaitGroup
-		var dbs []*Store
-		for i := range 6 {
-			dbs = append(dbs, x.open([]string{"fast", "other"}[i%2]))
-		}
-		for i, store := range dbs {
-			wg.Go(func() {
-				_, release, err := store.Resource(podConfig())
-				if err == nil {
-					served[i%2].Add(1)
-					release()
-				} else if !strings.Contains(err.Error(), "are kept in the store") {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-		if a, b := served[0].Load(), served[1].Load(); a+b != 3 || a*b != 0 {
-			t.Errorf("%d serve from one store, and %d from the other", a, b)
-		}
-	})
-}
-
 // ofOther has pods of the store "other" in another one.
 func (d aDatabase) ofOther(store string) *Store {
 	d.Helper()
-	c := d.assigned(store)
-	c.Store = "other"
-	db, err := Open(d.Context(), c)
-	if err != nil {
-		d.Fatal(err)
-	}
-	d.Cleanup(func() { d.close(db) })
-	return db
+	return d.openAs("other", store)
 }
 
 // recordOf is what a database has recorded of pods, and its revision.
@@ -568,7 +371,7 @@ func (d aDatabase) recordOf(store *Store) (record, placement) {
 	if err != nil {
 		d.Fatal(err)
 	}
-	return r, r.places["/registry/pods/"]
+	return r, r.places[podsHere]
 }
 
 // TestStoreForIsOfOneStore: two stores do not keep the objects of a resource in the same third one.
@@ -580,25 +383,27 @@ func TestStoreForIsOfOneStore(t *testing.T) {
 			"name another store", "rowkeeper stores move pods --to default`"}
 		store := x.open("fast")
 		s := pods(t, store)
-		created := create(t, s, pod("a"))
-		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: created.ResourceVersion})
+		created := create(t, s, "a")
+		w := watch(t, s, created)
 		other := x.ofOther("fast")
-		_, _, err := other.Resource(podConfig())
+		_, err := serve(other)
 		x.says(err, taken...)
 		if r, _ := x.recordOf(other); r.revision != 0 {
 			t.Errorf("who is refused has recorded %+v", r)
 		}
-		b := podConfig()
-		b.Prefix = "/b"
-		create(t, open(t, other, b), pod("b"))
+		b, err := EngineFor(other, "pods", "/b", "/b/pods/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		commit(t, b, contract.Mutation{Key: "/b/pods/ns/b"})
 		x.close(other)
 		other = x.ofOther("")
-		create(t, pods(t, other), pod("own"))
+		create(t, pods(t, other), "own")
 		x.close(other)
 		ofOther := x.config
 		ofOther.Store = "other"
 		move := func(to string) error {
-			_, err := MoveResource(t.Context(), ofOther, "", podsOf, to)
+			_, err := MoveResource(t.Context(), ofOther, "", "pods", to)
 			return err
 		}
 		x.says(move("fast"), taken...)
@@ -609,14 +414,15 @@ func TestStoreForIsOfOneStore(t *testing.T) {
 		other = x.ofOther("")
 		here := placement{Prefix: "/registry", Resource: "pods", Store: "other"}
 		r, _ := x.recordOf(other)
-		_, err = other.claim(t.Context(), r, "/registry/pods/", here, "fast")
+		_, err = other.claim(t.Context(), r, podsHere, here, "fast")
 		x.says(err, taken...)
 		if _, p := x.recordOf(other); p != (placement{}) {
 			t.Errorf("a claim that was refused has left %+v", p)
 		}
-		create(t, s, pod("c"))
-		if got := brief(t, next(t, w)); got != "ADDED c " {
-			t.Errorf("the watch has %s", got)
+		create(t, s, "c")
+		if batch, err := w.Next(t.Context()); err != nil || len(batch.Events) != 1 ||
+			batch.Events[0].Key != podKey("c") {
+			t.Errorf("the watch has %v, %v", batch.Events, err)
 		}
 
 		// When the first one has left, the second one may come, whatever the first one still says.
@@ -627,7 +433,7 @@ func TestStoreForIsOfOneStore(t *testing.T) {
 			t.Error(err)
 		}
 		x.says(move("default"), `both the store "fast" and the store "default" have some`)
-		_, err = MoveResource(t.Context(), x.config, "", podsOf, "fast")
+		_, err = MoveResource(t.Context(), x.config, "", "pods", "fast")
 		x.says(err, `the store "fast" keeps the objects of pods of the store "other"`,
 			"rowkeeper stores move pods --to other --store other`")
 		_, err = DropStore(t.Context(), ofOther)
@@ -642,7 +448,7 @@ func TestStoreForIsOfOneStore(t *testing.T) {
 		x.refused("fast", "objects of pods that it was not given")
 		x.move("fast", 0)
 		store = x.open("fast")
-		if n := len(list(t, pods(t, store), apistorage.ListOptions{}).Items); n != 1 {
+		if n := len(list(t, pods(t, store))); n != 1 {
 			t.Errorf("there are %d pods", n)
 		}
 	})
@@ -660,22 +466,22 @@ func TestClaimOfStore(t *testing.T) {
 		claim := func() {
 			t.Helper()
 			r, _ := x.recordOf(other)
-			if _, err := r.write(t.Context(), other.mvcc, "other", "/registry/pods/", here); err != nil {
+			if _, err := r.write(t.Context(), other.mvcc, "other", podsHere, here); err != nil {
 				t.Fatal(err)
 			}
 		}
 		claim()
-		if _, err := NewRESTOptionsGetter(x.ofOther("fast"), RESTOptions{Codec: codec}); err != nil {
+		if err := Agrees(x.ofOther("fast"), DefaultPrefix); err != nil {
 			t.Error(err)
 		}
 		pods(t, other)
-		create(t, s, pod("a"))
+		create(t, s, "a")
 		remove(t, s, "a")
 		x.refused("fast", `the store "fast" keeps the objects of pods of the store "other"`,
 			"rowkeeper stores move pods --to other --store other`")
 		ofOther := x.config
 		ofOther.Store = "other"
-		if n, err := MoveResource(t.Context(), ofOther, "", podsOf, "other"); err != nil || n != 0 {
+		if n, err := MoveResource(t.Context(), ofOther, "", "pods", "other"); err != nil || n != 0 {
 			t.Errorf("%d, %v", n, err)
 		}
 		if _, p := x.recordOf(other); p != (placement{}) {
@@ -751,7 +557,7 @@ func TestRestoreKeepsStoreFor(t *testing.T) {
 	x.close(plain)
 	store := x.open("fast")
 	r := pods(t, store)
-	create(t, r, pod("a"))
+	create(t, r, "a")
 	after := backup(store)
 	x.says(restore(store, before), "nothing was restored",
 		`pods are in the store "fast", and the backup has them in "default"`,
@@ -759,8 +565,8 @@ func TestRestoreKeepsStoreFor(t *testing.T) {
 	if err := restore(store, after); err != nil {
 		t.Error(err)
 	}
-	create(t, r, pod("b"))
-	if n := len(list(t, r, apistorage.ListOptions{}).Items); n != 2 {
+	create(t, r, "b")
+	if n := len(list(t, r)); n != 2 {
 		t.Errorf("there are %d pods", n)
 	}
 	x.close(store)
@@ -772,25 +578,5 @@ func TestRestoreKeepsStoreFor(t *testing.T) {
 		"rowkeeper stores move pods --to fast`")
 	if err := restore(store, before); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestParseResource(t *testing.T) {
-	for text, want := range map[string]schema.GroupResource{
-		"events":                     {Resource: "events"},
-		"coordination.k8s.io/leases": {Group: "coordination.k8s.io", Resource: "leases"},
-		"":                           {},
-		"/events":                    {},
-		"apps/":                      {},
-		"a/b/c":                      {},
-		"leases.coordination.k8s.io": {},
-	} {
-		got, err := ParseResource(text)
-		if got != want || (err == nil) != (want.Resource != "") {
-			t.Errorf("%q is %v, %v", text, got, err)
-		}
-		if err == nil && resourceName(got) != text {
-			t.Errorf("%q becomes %q", text, resourceName(got))
-		}
 	}
 }

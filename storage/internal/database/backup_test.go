@@ -1,4 +1,4 @@
-package storage
+package database
 
 import (
 	"bytes"
@@ -27,11 +27,6 @@ import (
 
 	driverconfig "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/apis/example"
-	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
@@ -95,31 +90,23 @@ func varied(t testing.TB, store *Store) {
 		t.Fatal(err)
 	}
 	r := pods(t, store)
-	create(t, r, pod("kept"))
-	create(t, r, pod("changed"))
-	create(t, r, pod("deleted"))
-	if _, err := label(t.Context(), r, "changed", "yes"); err != nil {
-		t.Fatal(err)
-	}
+	create(t, r, "kept")
+	create(t, r, "changed")
+	create(t, r, "deleted")
+	change(t, r, "changed", "yes")
 	remove(t, r, "deleted")
-	if err := r.Create(t.Context(), podKey("expires"), pod("expires"), nil, 7200); err != nil {
-		t.Fatal(err)
-	}
+	commit(t, r, contract.Mutation{Key: podKey("expires"), TTL: 2 * time.Hour})
 	for key, value := range map[contract.Key][]byte{
 		"/other/empty": {}, "/other/large": large, "/other/zero": {0, 0},
 		"/other/quotes'\\\"": []byte(`'\"%s?$1`),
 		"/other/\xff\x00":    []byte("\xff\xfe"), "/other/ü": []byte("k8s:enc:aescbc:v1:key:ü"),
 		contract.Key("/other/" + strings.Repeat("k", contract.MaxKeyBytes-7)): []byte("v"),
 	} {
-		if _, err := store.mvcc.Commit(t.Context(), contract.Mutation{Key: key, Value: value}); err != nil {
-			t.Fatal(err)
-		}
+		commit(t, store.mvcc, contract.Mutation{Key: key, Value: value})
 	}
 	// More than one statement can take, with the newest revision not the greatest key.
 	many(t, store, "/many/", 2500, 100)
-	if _, err := label(t.Context(), r, "changed", "again"); err != nil {
-		t.Fatal(err)
-	}
+	change(t, r, "changed", "again")
 }
 
 func many(t testing.TB, store *Store, prefix string, n, size int) {
@@ -173,21 +160,14 @@ func TestBackupBetweenDatabases(t *testing.T) {
 				len(got), len(want))
 		}
 		for _, store := range []*Store{through, back} {
-			r, was := pods(t, store), &example.Pod{}
-			if err := pods(t, source).Get(t.Context(), podKey("changed"), apistorage.GetOptions{},
-				was); err != nil {
-				t.Fatal(err)
+			r := pods(t, store)
+			was, is := get(t, pods(t, source), "changed"), get(t, r, "changed")
+			if is.Revision != was.Revision {
+				t.Errorf("an object has the revision %d, want %d", is.Revision, was.Revision)
 			}
-			is := &example.Pod{}
-			if err := r.Get(t.Context(), podKey("changed"), apistorage.GetOptions{},
-				is); err != nil || is.ResourceVersion != was.ResourceVersion {
-				t.Errorf("an object has resourceVersion %s, want %s: %v", is.ResourceVersion,
-					was.ResourceVersion, err)
-			}
-			// What was restored can be written, deleted, listed at its revision, and swept around.
-			out, err := label(t.Context(), r, "changed", "once more")
-			if err != nil || len(out.ResourceVersion) <= len(is.ResourceVersion) {
-				t.Errorf("an update after the restore: %s, %v", out.ResourceVersion, err)
+			// What was restored can be written, deleted, read, and swept around.
+			if at := change(t, r, "changed", "once more"); at <= is.Revision+1<<24 {
+				t.Errorf("an update after the restore has the revision %d", at)
 			}
 			remove(t, r, "kept")
 			if err := store.Compact(t.Context(), 1<<62); err != nil {
@@ -200,9 +180,8 @@ func TestBackupBetweenDatabases(t *testing.T) {
 				t.Errorf("after a deletion and the sweep there are %d objects, want %d", len(got),
 					len(want)-1)
 			}
-			if err := r.Get(t.Context(), podKey("changed"),
-				apistorage.GetOptions{ResourceVersion: was.ResourceVersion}, is); err != nil {
-				t.Error(err)
+			if is := get(t, r, "changed"); is == nil || string(is.Value) != "once more" {
+				t.Errorf("after the sweep there is %+v", is)
 			}
 		}
 	})
@@ -214,10 +193,8 @@ func TestExpiryOutlivesARestore(t *testing.T) {
 		source, target := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction),
 			openDatabase(t, d, noCompaction)
 		r := pods(t, source)
-		for name, ttl := range map[string]uint64{"soon": 1, "later": 3600} {
-			if err := r.Create(t.Context(), podKey(name), pod(name), nil, ttl); err != nil {
-				t.Fatal(err)
-			}
+		for name, ttl := range map[string]time.Duration{"soon": time.Second, "later": time.Hour} {
+			commit(t, r, contract.Mutation{Key: podKey(name), TTL: ttl})
 		}
 		restore(t, target, backup(t, source), RestoreOptions{})
 		eventually(t, "what has expired is deleted", func() bool {
@@ -225,8 +202,8 @@ func TestExpiryOutlivesARestore(t *testing.T) {
 				t.Fatal(err)
 			}
 			records, _ := exported(t, target)
-			_, soon := records["/registry/pods/ns/soon"]
-			_, later := records["/registry/pods/ns/later"]
+			_, soon := records[podKey("soon")]
+			_, later := records[podKey("later")]
 			if !later {
 				t.Fatal("what expires later is gone")
 			}
@@ -341,20 +318,18 @@ func TestBackupUnderLoad(t *testing.T) {
 	})
 }
 
-// TestRestoreUnderServers: another process's watches end with 410, its reads and its writes go on
-// in the new history.
+// TestRestoreUnderServers: another process's watches end, its reads and its writes go on in the new
+// history.
 func TestRestoreUnderServers(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		server := openDatabase(t, d, noCompaction)
 		r := pods(t, server)
-		create(t, r, pod("kept"))
+		create(t, r, "kept")
 		file := backup(t, server)
 		before, _ := exported(t, server)
-		if _, err := label(t.Context(), r, "kept", "changed"); err != nil {
-			t.Fatal(err)
-		}
-		last := create(t, r, pod("new"))
-		w := startWatch(t, r, everything(last.ResourceVersion))
+		change(t, r, "kept", "changed")
+		last := create(t, r, "new")
+		w := watch(t, r, last)
 
 		process := openDatabase(t, d, noCompaction)
 		if _, _, err := process.RestoreBackup(t.Context(), bytes.NewReader(file),
@@ -362,61 +337,43 @@ func TestRestoreUnderServers(t *testing.T) {
 			t.Fatalf("a database with objects: %v", err)
 		}
 		_, revision := restore(t, process, file, RestoreOptions{Replace: true})
-		if event := next(t, w); event.Type != watch.Error {
-			t.Errorf("the watch of the server got %v", event)
-		} else if err := apierrors.FromObject(event.Object); !apierrors.IsResourceExpired(err) &&
-			!apierrors.IsGone(err) {
-			t.Errorf("the watch of the server ended with %v", err)
+		if batch, err := w.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
+			t.Errorf("the watch of the server got %v, %v", batch.Events, err)
 		}
 		if got, _ := exported(t, server); !equal(got, before) {
 			t.Errorf("the server has %v, want %v", got, before)
 		}
-		if err := r.Get(t.Context(), podKey("new"), apistorage.GetOptions{},
-			&example.Pod{}); !apistorage.IsNotFound(err) {
-			t.Errorf("what was created after the backup: %v", err)
+		if kv := get(t, r, "new"); kv != nil {
+			t.Errorf("what was created after the backup is %+v", kv)
 		}
-		out, err := label(t.Context(), r, "kept", "after")
-		if err != nil {
-			t.Fatal(err)
+		if at := change(t, r, "kept", "after"); int64(at) != revision+1 {
+			t.Errorf("the first write has the revision %d, after the restore's %d", at, revision)
 		}
-		if out.ResourceVersion != itoa(revision+1) {
-			t.Errorf("the first write has resourceVersion %s, after the restore's %d",
-				out.ResourceVersion, revision)
-		}
-		err = r.GetList(t.Context(), "/pods/",
-			apistorage.ListOptions{ResourceVersion: last.ResourceVersion,
-				ResourceVersionMatch: "Exact", Predicate: apistorage.Everything, Recursive: true},
-			&example.PodList{})
-		if !apierrors.IsResourceExpired(err) {
-			t.Errorf("a list at a revision of the old history: %v", err)
+		if _, _, err := r.GetAt(t.Context(), podKey("kept"), last); !errors.Is(err, contract.ErrCompacted) {
+			t.Errorf("a read at a revision of the old history: %v", err)
 		}
 	})
 }
 
 // TestRestoreOfAnotherStore replaces what a server serves by a backup of another store, in which
-// the same resourceVersions stand for other objects: all get new ones, which nobody has seen, so
-// who remembers one of before learns that it is of no use.
+// the same revisions stand for other objects: all get new ones, which nobody has seen, so who
+// remembers one of before learns that it is of no use.
 func TestRestoreOfAnotherStore(t *testing.T) {
 	source := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
 	other := pods(t, source)
-	create(t, other, labeled(pod("both"), "of", "the other"))
-	expiring := pod("expires")
-	if err := other.Create(t.Context(), podKey("expires"), expiring, nil, 7200); err != nil {
-		t.Fatal(err)
-	}
+	clash := create(t, other, "both")
+	commit(t, other, contract.Mutation{Key: podKey("expires"), TTL: 2 * time.Hour})
 	many(t, source, "/many/", 1500, 10)
 	want, newest := exported(t, source)
 	file := backup(t, source)
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		server, process := openDatabase(t, d, noCompaction), openDatabase(t, d, noCompaction)
 		s := pods(t, server)
-		known := create(t, s, labeled(pod("both"), "of", "this one"))
-		var clash example.Pod
-		if err := other.Get(t.Context(), podKey("both"), apistorage.GetOptions{},
-			&clash); err != nil || clash.ResourceVersion != known.ResourceVersion {
-			t.Fatalf("the objects have the resourceVersions %s and %s, and should have the same: %v", clash.ResourceVersion, known.ResourceVersion, err)
+		known := commit(t, s, contract.Mutation{Key: podKey("both"), Value: []byte("this one")})
+		if clash != known {
+			t.Fatalf("the objects have the revisions %d and %d, and should have the same", clash, known)
 		}
-		w := startWatch(t, s, everything(known.ResourceVersion))
+		w := watch(t, s, known)
 		_, head := exported(t, server)
 
 		b, revision := restore(t, process, file, RestoreOptions{Replace: true})
@@ -448,25 +405,19 @@ func TestRestoreOfAnotherStore(t *testing.T) {
 			}
 		}
 
-		if event := next(t, w); event.Type != watch.Error {
-			t.Errorf("the watch of the server got %v", event)
+		if batch, err := w.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
+			t.Errorf("the watch of the server got %v, %v", batch.Events, err)
 		}
-		// What a client remembers of the object before is no precondition that the object now
-		// fulfills, though its name is the same and its revision was.
-		err := s.GuaranteedUpdate(t.Context(), podKey("both"), &example.Pod{}, false, nil,
-			func(input runtime.Object, _ apistorage.ResponseMeta) (runtime.Object, *uint64, error) {
-				p := input.(*example.Pod)
-				if p.ResourceVersion == known.ResourceVersion {
-					t.Error("the object has the resourceVersion that another one had")
-				}
-				if p.Labels["of"] != "the other" {
-					t.Errorf("the object has the labels %v", p.Labels)
-				}
-				return labeled(p, "written", "after"), nil, nil
-			}, nil)
-		if err != nil {
-			t.Fatal(err)
+		// What a client remembers of the object before is no expectation that the object now
+		// fulfills, though its key is the same and its revision was.
+		_, err := s.Commit(t.Context(), contract.Mutation{Key: podKey("both"), Expect: known})
+		if conflict := (*contract.ConflictError)(nil); !errors.As(err, &conflict) {
+			t.Errorf("a write that expects the object of before: %v", err)
 		}
+		if kv := get(t, s, "both"); string(kv.Value) != "both" {
+			t.Errorf("the object is %q", kv.Value)
+		}
+		change(t, s, "both", "after")
 		// From here on it is a history of its own, and a backup of it keeps it.
 		again, _ := exported(t, server)
 		b, _ = restore(t, process, backup(t, server), RestoreOptions{Replace: true})
@@ -474,14 +425,6 @@ func TestRestoreOfAnotherStore(t *testing.T) {
 			t.Errorf("a backup of the same store was restored with other resourceVersions: %+v", b)
 		}
 	})
-}
-
-func labeled(p *example.Pod, name, value string) *example.Pod {
-	if p.Labels == nil {
-		p.Labels = map[string]string{}
-	}
-	p.Labels[name] = value
-	return p
 }
 
 // TestStalledBackup writes a backup to what takes nothing any more: other requests go on, and the
@@ -511,19 +454,16 @@ func TestStalledBackup(t *testing.T) {
 				}()
 				<-out.begun
 				r := pods(t, store)
-				create(t, r, pod("meanwhile"))
-				if err := r.GetList(t.Context(), "/pods/",
-					apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true},
-					&example.PodList{}); err != nil {
-					t.Error(err)
-				}
+				create(t, r, "meanwhile")
+				list(t, r)
 				remove(t, r, "meanwhile")
 				backup(t, store)
 				tc.end(cancel)
 				if err := <-failed; !errors.Is(err, tc.want) {
 					t.Errorf("the backup has ended with %v", err)
 				}
-				remove(t, r, create(t, r, pod("afterwards")).Name)
+				create(t, r, "afterwards")
+				remove(t, r, "afterwards")
 			})
 		}
 	})
@@ -860,7 +800,7 @@ func TestRestoreRefusesWhatIsDamaged(t *testing.T) {
 	store := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
 	r := pods(t, store)
 	for i := range 50 {
-		create(t, r, pod(fmt.Sprintf("p%02d", i)))
+		create(t, r, fmt.Sprintf("p%02d", i))
 	}
 	file := backup(t, store)
 	before, head := exported(t, store)
@@ -918,7 +858,7 @@ func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 	}
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		store := openDatabase(t, d, noCompaction)
-		create(t, pods(t, store), pod("kept"))
+		create(t, pods(t, store), "kept")
 		before, head := exported(t, store)
 		tries := 0
 		_, _, err := store.RestoreBackup(t.Context(), bytes.NewReader(buf.Bytes()),
@@ -954,7 +894,7 @@ func TestRestoreIsKilled(t *testing.T) {
 	}
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		store := openDatabase(t, d, noCompaction)
-		create(t, pods(t, store), pod("kept"))
+		create(t, pods(t, store), "kept")
 		before, head := exported(t, store)
 		for _, doing := range []string{"writing", "comparing"} {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestRestoreIsKilled$")
@@ -986,9 +926,7 @@ func TestRestoreIsKilled(t *testing.T) {
 				t.Errorf("%s: after it was killed there are %d objects at %d", doing,
 					len(after), now)
 			}
-			if _, err := label(t.Context(), pods(t, store), "kept", doing); err != nil {
-				t.Errorf("%s: a write after it was killed: %v", doing, err)
-			}
+			change(t, pods(t, store), "kept", doing)
 			before, head = exported(t, store)
 		}
 	})
@@ -1010,7 +948,7 @@ func restoreUntil(t *testing.T, args []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = newStore(store, nil, Config{}).RestoreBackup(t.Context(), f,
+	_, _, err = New(store, nil, Config{}).RestoreBackup(t.Context(), f,
 		RestoreOptions{Replace: true, Progress: func(doing string, done, total int64) {
 			if doing == until && done == total {
 				fmt.Print("in the middle")

@@ -1,4 +1,4 @@
-package storage
+package database
 
 import (
 	"context"
@@ -13,16 +13,14 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // The objects of some resources can be kept in another store than the rest, so that a flood of them
-// has commits and a history of its own. Config.StoreFor says which. The database records it in its
-// own store, in one key that no object can have. What is recorded holds:
+// has commits and a history of its own. [Open] is told which. The database records it in its own
+// store, in one key that no object can have. What is recorded holds:
 //
 //   - Who is told otherwise does not serve the resource. A server that runs when it is recorded
 //     hears of it, as of any other write, and closes the database.
@@ -58,7 +56,7 @@ type placements struct {
 	shared     contract.Database
 	disconnect func() error
 	// asked are the stores of resources that are not kept in the database's own, as configured.
-	asked map[schema.GroupResource]string
+	asked map[string]string
 
 	mu sync.Mutex
 	// known is the newest record that this process knows of.
@@ -90,19 +88,14 @@ type placement struct {
 
 // check returns an error if the directory is not that of the resource, or a name is not valid.
 func (p placement) check(directory contract.Key) error {
-	_, err := ParseResource(p.Resource)
-	if err != nil {
+	if _, _, err := SplitResource(p.Resource); err != nil {
 		return err
 	}
-	keys, err := newKeySpace(p.Prefix, "/"+p.Resource)
-	if err != nil {
-		return err
-	}
-	if keys.all() != directory {
+	if there := Directory(p.Prefix, p.Resource); there != directory {
 		return fmt.Errorf("the objects of %s are below %s there, and not below %s", p.Resource,
-			keys.all(), directory)
+			there, directory)
 	}
-	err = CheckStoreName(p.Store)
+	err := CheckStoreName(p.Store)
 	for _, store := range []string{p.Also, p.Claims} {
 		if store != "" {
 			err = errors.Join(err, CheckStoreName(store))
@@ -185,25 +178,19 @@ func (r record) write(ctx context.Context, s *mvcc.Store, own string, directory 
 	return r, err
 }
 
-// resourceName is how a resource is named in flags.
-func resourceName(r schema.GroupResource) string {
-	if r.Group == "" {
-		return r.Resource
-	}
-	return r.Group + "/" + r.Resource
-}
-
-// ParseResource parses the form group/resource, or resource for one of the core group.
-func ParseResource(s string) (schema.GroupResource, error) {
-	group, resource, found := strings.Cut(s, "/")
+// SplitResource splits the name of a resource, group/resource, or resource for one of the core
+// group. In this package resources have such names, as in flags.
+func SplitResource(name string) (group, resource string, err error) {
+	group, resource, found := strings.Cut(name, "/")
 	if !found {
-		group, resource = "", s
+		group, resource = "", name
 	}
-	if resource == "" || found && group == "" || strings.ContainsAny(resource, "/.") {
-		return schema.GroupResource{}, fmt.Errorf("%q does not name a resource as group/resource "+
-			"does, such as coordination.k8s.io/leases", s)
+	if resource == "" || found && strings.Trim(group, ".") == "" ||
+		strings.ContainsAny(resource, "/.") {
+		return "", "", fmt.Errorf("%q does not name a resource as group/resource does, such as "+
+			"coordination.k8s.io/leases", name)
 	}
-	return schema.GroupResource{Group: group, Resource: resource}, nil
+	return group, resource, nil
 }
 
 // at returns a store of the database by its name, and opens it if it is not open. It closes with
@@ -218,7 +205,7 @@ func (s *Store) at(ctx context.Context, c Config, name string) (*Store, error) {
 	if err := CheckStoreName(name); err != nil {
 		return nil, err
 	}
-	c.Store, c.StoreFor = name, nil
+	c.Store = name
 	other, err := c.openAnother(ctx, s.placements.shared)
 	if err != nil {
 		return nil, fmt.Errorf("store %q: %w", name, err)
@@ -237,16 +224,12 @@ func (s *Store) all() []*Store {
 }
 
 // assign opens the other stores, and reads what is recorded.
-func (s *Store) assign(ctx context.Context, c Config) error {
-	byName := func(a, b schema.GroupResource) int {
-		return strings.Compare(resourceName(a), resourceName(b))
-	}
-	for _, resource := range slices.SortedFunc(maps.Keys(c.StoreFor), byName) {
-		store := c.StoreFor[resource]
+func (s *Store) assign(ctx context.Context, c Config, storeFor map[string]string) error {
+	for _, resource := range slices.Sorted(maps.Keys(storeFor)) {
+		store := storeFor[resource]
 		other, err := s.at(ctx, c, store)
 		if err != nil {
-			return fmt.Errorf("the objects of %s cannot be kept elsewhere: %w",
-				resourceName(resource), err)
+			return fmt.Errorf("the objects of %s cannot be kept elsewhere: %w", resource, err)
 		}
 		if other != s {
 			s.placements.asked[resource] = store
@@ -261,7 +244,7 @@ func (s *Store) assign(ctx context.Context, c Config) error {
 }
 
 // storeOf is where the objects of a resource are kept as configured.
-func (pl *placements) storeOf(resource schema.GroupResource) string {
+func (pl *placements) storeOf(resource string) string {
 	if store, ok := pl.asked[resource]; ok {
 		return store
 	}
@@ -299,9 +282,9 @@ func (p placement) moveTo(store, own string) string {
 	return "`" + command + "`"
 }
 
-// agrees returns an error if what is configured for a prefix is not what is recorded. It also finds
+// Agrees returns an error if what is configured for a prefix is not what is recorded. It also finds
 // resources that are served later, such as those of CustomResourceDefinitions.
-func (s *Store) agrees(prefix string) error {
+func Agrees(s *Store, prefix string) error {
 	pl := &s.placements
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -310,47 +293,44 @@ func (s *Store) agrees(prefix string) error {
 		if p.Prefix != path.Join("/", prefix) || p.usual(pl.own) {
 			continue
 		}
-		resource, err := ParseResource(p.Resource)
-		if err == nil {
-			err = pl.compare(p, pl.storeOf(resource))
-		}
-		if err != nil {
+		if err := pl.compare(p, pl.storeOf(p.Resource)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// of returns the store in which the objects of a resource are kept. It records that, if it is not
-// the own one and not recorded yet.
-func (s *Store) of(resource schema.GroupResource, keys keySpace) (*Store, error) {
+// EngineFor returns the history of the store in which the objects of a resource are kept, below a
+// directory. It records that, if it is not the own one and not recorded yet.
+func EngineFor(s *Store, resource, prefix string, directory contract.Key) (*mvcc.Store, error) {
 	pl := &s.placements
 	store := pl.storeOf(resource)
-	p := placement{Prefix: path.Clean(keys.prefix), Resource: resourceName(resource), Store: store}
+	p := placement{Prefix: path.Join("/", prefix), Resource: resource, Store: store}
 	pl.mu.Lock()
 	if pl.unfollow == nil {
 		pl.unfollow = s.follow(pl.known)
 	}
 	r := pl.known
 	pl.mu.Unlock()
-	if store == pl.own || !r.places[keys.all()].usual(pl.own) {
-		return pl.serve(s, r, keys.all(), p)
+	if store == pl.own || !r.places[directory].usual(pl.own) {
+		return pl.serve(s, r, directory, p)
 	}
-	if err := p.check(keys.all()); err != nil {
+	if err := p.check(directory); err != nil {
 		return nil, fmt.Errorf("the objects of %s cannot be kept in the store %q: %w", p.Resource,
 			store, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), pl.timeout)
 	defer cancel()
-	r, err := s.record(ctx, keys.all(), p)
+	r, err := s.record(ctx, directory, p)
 	if err != nil {
 		return nil, err
 	}
-	return pl.serve(s, r, keys.all(), p)
+	return pl.serve(s, r, directory, p)
 }
 
 // serve notes that a directory is served from where it is placed, unless the record says otherwise.
-func (pl *placements) serve(s *Store, r record, directory contract.Key, p placement) (*Store, error) {
+func (pl *placements) serve(s *Store, r record, directory contract.Key,
+	p placement) (*mvcc.Store, error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	if r.at > pl.known.at {
@@ -366,9 +346,9 @@ func (pl *placements) serve(s *Store, r record, directory contract.Key, p placem
 	}
 	pl.served[directory] = p
 	if p.Store == pl.own {
-		return s, nil
+		return s.mvcc, nil
 	}
-	return pl.others[p.Store], nil
+	return pl.others[p.Store].mvcc, nil
 }
 
 // record records where a directory is that is not as usual, unless there are objects.
@@ -493,7 +473,7 @@ func eachRecord(records map[string][]byte, f func(own string, r record) error) e
 }
 
 func anyBelow(ctx context.Context, s *mvcc.Store, directory contract.Key) (bool, error) {
-	found, err := s.Range(ctx, mvcc.RangeOptions{Start: directory, End: prefixEnd(directory),
+	found, err := s.Range(ctx, mvcc.RangeOptions{Start: directory, End: PrefixEnd(directory),
 		Limit: 1, KeysOnly: true})
 	return err == nil && len(found.KVs) > 0, err
 }
@@ -646,13 +626,4 @@ func unneeded(ctx context.Context, name string, b contract.Backend) error {
 		}
 		return nil
 	})
-}
-
-func init() {
-	histories.All = func(database any) (list []*mvcc.Store) {
-		for _, s := range database.(*Store).all() {
-			list = append(list, s.mvcc)
-		}
-		return list
-	}
 }

@@ -1,4 +1,4 @@
-package storage
+package database
 
 import (
 	"context"
@@ -10,23 +10,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/klog/v2"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
-
-// Driver opens databases of one kind. The packages sqlite, postgres and mysql below this one have
-// one each.
-type Driver = contract.Driver
-
-// Migration is one step of a database's schema.
-type Migration = contract.Migration
 
 // CompactionPolicy says how much history is kept: lists and watches can begin at any revision that
 // is not compacted. The zero value of a field means its default.
@@ -40,9 +28,6 @@ type CompactionPolicy struct {
 	Interval time.Duration
 }
 
-// Size is how large a database is, in bytes.
-type Size = contract.Size
-
 // Config says which database to open, and how to use it. The zero value of each optional field
 // means its default.
 type Config struct {
@@ -51,20 +36,14 @@ type Config struct {
 	URL string
 	// Drivers are the kinds of databases that the URL may name. A program links those that it
 	// lists, and no others.
-	Drivers []Driver
+	Drivers []contract.Driver
 	// Store names the store in the database. Each store has objects, revisions and a history of its
 	// own. Default "default", which every database has; [CreateStore] creates others.
 	Store string
-	// StoreFor names the stores of the resources whose objects are not kept in Store but in another
-	// one of the database, with commits and a history of its own: a flood of Leases or Events does
-	// not slow other writes then. The database records it, and no server that is told otherwise
-	// serves the resource; [MoveResource] moves objects that exist. A store that is named here
-	// should be used for nothing else.
-	StoreFor map[schema.GroupResource]string
 	// Migrate brings the schema to the newest version before the database is opened. Otherwise a
 	// database whose schema is older than the program needs is refused.
 	Migrate bool
-	// Logger takes what nobody is left to be told. Default: klog.
+	// Logger takes what nobody is left to be told. Default: that of slog.
 	Logger *slog.Logger
 	// Timeout bounds every operation on the database. Default 30 s.
 	Timeout time.Duration
@@ -82,35 +61,37 @@ type Config struct {
 	polls     *mvcc.Polls
 }
 
-// Store is an open store of a database: its one committer, and the one reader of its history.
-// The storage of every resource in this process uses it. Any number of API servers may use it, and
-// a process may have several. The other stores of Config.StoreFor share its connections.
+// Store is an open store of a database: its one committer, and the one reader of its history. The
+// other stores that [Open] was told of share its connections.
 type Store struct {
 	placements placements
 	mvcc       *mvcc.Store
 	metrics    *mvcc.Metrics
 	log        *slog.Logger
-	decoders   eventDecoders
-	// directories says which codec writes where.
-	directories directories
-	turns       turns
 }
 
-func init() {
-	histories.Of = func(database any) *mvcc.Store { return database.(*Store).mvcc }
+// Engine is the history of a store, and Engines are those of all stores that are open with it, its
+// own first. They are no methods, since [Store] has public names.
+func Engine(s *Store) *mvcc.Store { return s.mvcc }
+
+// Engines is described at [Engine].
+func Engines(s *Store) (list []*mvcc.Store) {
+	for _, s := range s.all() {
+		list = append(list, s.mvcc)
+	}
+	return list
 }
 
-// Open opens a database. Its error is one sentence that says what to do, without passwords.
-//
-// It also tells the watch caches of this process that consistent reads from them are possible; see
-// "The watch cache" above. So open the database before any API server is built.
-func Open(ctx context.Context, c Config) (*Store, error) {
+// Open opens a database. storeFor names the stores of the resources (group/resource) whose objects
+// are not kept in Config.Store; see placement.go. The error is one sentence that says what to do,
+// without passwords.
+func Open(ctx context.Context, c Config, storeFor map[string]string) (*Store, error) {
 	c = c.withDefaults()
 	s, err := openOne(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.assign(ctx, c); err != nil {
+	if err := s.assign(ctx, c, storeFor); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -146,7 +127,7 @@ func (c Config) connect(ctx context.Context) (contract.Database, error) {
 	return db, nil
 }
 
-func (c Config) migrate(ctx context.Context, driver Driver) error {
+func (c Config) migrate(ctx context.Context, driver contract.Driver) error {
 	if c.Migrate {
 		if _, err := driver.Migrate(ctx, c.URL, c.driverOptions()); err != nil {
 			return fmt.Errorf("migrate the database: %w", err)
@@ -193,20 +174,21 @@ func (c Config) open(ctx context.Context, db contract.Database) (*Store, error) 
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	supportConsistentReads()
-	return newStore(store, metrics, c), nil
+	return New(store, metrics, c), nil
 }
 
-func newStore(store *mvcc.Store, metrics *mvcc.Metrics, c Config) *Store {
+// New makes a store of a history that is open.
+func New(store *mvcc.Store, metrics *mvcc.Metrics, c Config) *Store {
+	c = c.withDefaults()
 	return &Store{mvcc: store, metrics: metrics, log: c.Logger, placements: placements{
 		own: c.driverOptions().StoreName(), timeout: c.Timeout, others: map[string]*Store{},
-		asked: map[schema.GroupResource]string{}, served: map[contract.Key]placement{}}}
+		asked: map[string]string{}, served: map[contract.Key]placement{}}}
 }
 
 // Migrate brings the schema of the database to the newest version, in place of Config.Migrate: by a
 // role that may do so, before servers start that may not. It returns the migrations that it ran.
 // Several processes may do it at once.
-func Migrate(ctx context.Context, c Config) ([]Migration, error) {
+func Migrate(ctx context.Context, c Config) ([]contract.Migration, error) {
 	c = c.withDefaults()
 	driver, err := c.driver()
 	if err != nil {
@@ -216,7 +198,7 @@ func Migrate(ctx context.Context, c Config) ([]Migration, error) {
 }
 
 // Migrations lists the migrations that the program knows or the database has, in order.
-func Migrations(ctx context.Context, c Config) ([]Migration, error) {
+func Migrations(ctx context.Context, c Config) ([]contract.Migration, error) {
 	c = c.withDefaults()
 	driver, err := c.driver()
 	if err != nil {
@@ -247,17 +229,9 @@ func Stores(ctx context.Context, c Config) ([]string, error) {
 	return driver.Stores(ctx, c.URL, c.driverOptions())
 }
 
-// StoreUsage is what the objects of a store need: their number, and the bytes of their keys and
-// values.
-type StoreUsage = contract.Usage
-
-// StoreQuota is how many objects a store may have, and how many bytes, as StoreUsage counts them. 0
-// is no bound.
-type StoreQuota = contract.Quota
-
 // MeasureStore counts and measures the objects of the store that Config.Store names, in time that
 // grows with their number, and reads its quota.
-func MeasureStore(ctx context.Context, c Config) (usage StoreUsage, quota StoreQuota, err error) {
+func MeasureStore(ctx context.Context, c Config) (usage contract.Usage, quota contract.Quota, err error) {
 	err = c.withBackend(ctx, func(b contract.Backend) error {
 		var st contract.State
 		if quota, st, err = b.Quota(ctx); err == nil && st.Dropped() {
@@ -275,7 +249,7 @@ func MeasureStore(ctx context.Context, c Config) (usage StoreUsage, quota StoreQ
 // within ten seconds: when it is used up they refuse, by 403 Forbidden, to create objects, and to
 // let any grow if it is the bytes that are used up. They measure as often, so a store may come to
 // hold more. To delete, and to make objects smaller, always works.
-func LimitStore(ctx context.Context, c Config, quota StoreQuota) error {
+func LimitStore(ctx context.Context, c Config, quota contract.Quota) error {
 	if quota.Objects < 0 || quota.Bytes < 0 {
 		return fmt.Errorf("a quota is not negative: %d objects, %d bytes", quota.Objects, quota.Bytes)
 	}
@@ -317,7 +291,7 @@ func (c Config) withBackend(ctx context.Context, f func(contract.Backend) error)
 
 func (c Config) withDefaults() Config {
 	if c.Logger == nil {
-		c.Logger = slog.New(logr.ToSlogHandler(klog.Background()))
+		c.Logger = slog.Default()
 	}
 	if c.Timeout == 0 {
 		c.Timeout = 30 * time.Second
@@ -334,7 +308,7 @@ func (c Config) driverOptions() contract.DriverOptions {
 
 // driver picks the driver by the URL's scheme, and checks the name of the store. Nothing else of
 // the URL may appear in an error, since it may hold a password.
-func (c Config) driver() (Driver, error) {
+func (c Config) driver() (contract.Driver, error) {
 	if err := CheckStoreName(c.Store); c.Store != "" && err != nil {
 		return nil, err
 	}
@@ -365,7 +339,8 @@ func (c Config) driver() (Driver, error) {
 
 // CheckStoreName returns an error if a store cannot have the name.
 func CheckStoreName(name string) error {
-	if len(validation.IsDNS1123Label(name)) > 0 {
+	if len(name) > 63 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" ||
+		strings.Trim(name, "-") != name || name == "" {
 		return fmt.Errorf("no store can have the name %q: a name has at most 63 lower-case "+
 			"letters, digits and hyphens, and begins and ends with a letter or digit", name)
 	}
@@ -378,7 +353,7 @@ func isScheme(s string) bool {
 }
 
 // Close acknowledges or fails all waiting writes, ends all watches, and closes the connections. It
-// may be called more than once. Release the stores first.
+// may be called more than once.
 func (s *Store) Close() error {
 	s.placements.mu.Lock()
 	unfollow := s.placements.unfollow
@@ -425,9 +400,9 @@ func (s *Store) Listening() error {
 	return nil
 }
 
-// Size reads the size of the database. Here and in what follows, the other stores of
-// Config.StoreFor do not count.
-func (s *Store) Size(ctx context.Context) (Size, error) { return s.mvcc.Size(ctx) }
+// Size reads the size of the database. Here and in what follows, the other stores that are open
+// with this one do not count.
+func (s *Store) Size(ctx context.Context) (contract.Size, error) { return s.mvcc.Size(ctx) }
 
 // CurrentRevision reads the newest revision. No write that was acknowledged before the call, by any
 // replica, has a newer one.
@@ -454,8 +429,8 @@ func (s *Store) Fence(ctx context.Context) (int64, error) {
 	return int64(revision), err
 }
 
-// Collector returns the database's metrics, to be registered once. Those of the other stores of
-// Config.StoreFor have the label store. If there are none, it can be unregistered.
+// Collector returns the database's metrics, to be registered once. Those of the other stores have
+// the label store. If there are none, it can be unregistered.
 func (s *Store) Collector() prometheus.Collector {
 	if len(s.placements.others) == 0 {
 		return s.metrics

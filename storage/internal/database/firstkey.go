@@ -1,4 +1,4 @@
-package storage
+package database
 
 import (
 	"context"
@@ -9,8 +9,7 @@ import (
 )
 
 // FirstKey returns the first key from one key on and before another, "" if there is none, in
-// whatever store of Config.StoreFor it is. It sees whatever was acknowledged before the call, by
-// any process.
+// whatever store it is. It sees whatever was acknowledged before the call, by any process.
 func (s *Store) FirstKey(ctx context.Context, from, before string) (string, error) {
 	first := ""
 	for _, s := range s.all() {

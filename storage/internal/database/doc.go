@@ -1,0 +1,16 @@
+// Package database is a database that is open: its stores, which of them has the objects of a
+// resource, and how they are moved, backed up and restored. Below it are the histories of the
+// stores, in mvcc. Above it are the façades: storage, which is storage.Interface of Kubernetes, and
+// storage/etcd, which is etcd's API.
+//
+// The package knows keys and values, and links nothing of Kubernetes. A resource is a string here,
+// such as coordination.k8s.io/leases.
+//
+//   - store.go opens a store, and creates, measures, limits and drops stores.
+//   - storepool.go opens the stores of a process when they are used, and closes them afterwards.
+//   - placement.go says which store has the objects of a resource, and records it.
+//   - move.go moves the objects of a resource to another store.
+//   - backup.go writes what a store holds to a file, and restores it. The format of the file is in
+//     storage/internal/archive.
+//   - keys.go says where the objects of a resource are among the keys.
+package database
