@@ -64,7 +64,7 @@ func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config,
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := newStore(database.New(store, c.Metrics, Config{}.below()))
+	db := newStore(database.New(store, c.Metrics, Config{}.Database()))
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)

@@ -12,8 +12,6 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/database"
-	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // Driver opens databases of one kind. The packages sqlite, postgres and mysql below this one have
@@ -62,8 +60,8 @@ type Config struct {
 	Clock func() time.Time
 }
 
-// below is what the database is told. It knows neither klog nor resources.
-func (c Config) below() database.Config {
+// Database says the same to what knows no Kubernetes, such as storage/etcd. StoreFor is left out.
+func (c Config) Database() database.Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(logr.ToSlogHandler(klog.Background()))
 	}
@@ -83,11 +81,6 @@ type Store struct {
 	turns       turns
 }
 
-func init() {
-	histories.Of = func(store any) *mvcc.Store { return database.Engine(store.(*Store).db) }
-	histories.All = func(store any) []*mvcc.Store { return database.Engines(store.(*Store).db) }
-}
-
 // Open opens a database. Its error is one sentence that says what to do, without passwords.
 //
 // It also tells the watch caches of this process that consistent reads from them are possible; see
@@ -97,7 +90,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	for resource, store := range c.StoreFor {
 		storeFor[resourceName(resource)] = store
 	}
-	db, err := database.Open(ctx, c.below(), storeFor)
+	db, err := database.Open(ctx, c.Database(), storeFor)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ type usedStore struct {
 // OpenStores connects to a database, of which it opens no store yet. Config.Store and
 // Config.StoreFor are not used.
 func OpenStores(ctx context.Context, c Config) (*StorePool, error) {
-	pool, err := database.OpenStores(ctx, c.below())
+	pool, err := database.OpenStores(ctx, c.Database())
 	if err != nil {
 		return nil, err
 	}

@@ -16,24 +16,24 @@ type Migration = contract.Migration
 // role that may do so, before servers start that may not. It returns the migrations that it ran.
 // Several processes may do it at once.
 func Migrate(ctx context.Context, c Config) ([]Migration, error) {
-	return database.Migrate(ctx, c.below())
+	return database.Migrate(ctx, c.Database())
 }
 
 // Migrations lists the migrations that the program knows or the database has, in order.
 func Migrations(ctx context.Context, c Config) ([]Migration, error) {
-	return database.Migrations(ctx, c.below())
+	return database.Migrations(ctx, c.Database())
 }
 
 // CreateStore creates the store that Config.Store names, empty, and brings the schema to the newest
 // version before. It returns false if the database has a store of that name already, which it
 // leaves as it is.
 func CreateStore(ctx context.Context, c Config) (created bool, err error) {
-	return database.CreateStore(ctx, c.below())
+	return database.CreateStore(ctx, c.Database())
 }
 
 // Stores lists the names of the stores in the database, in order.
 func Stores(ctx context.Context, c Config) ([]string, error) {
-	return database.Stores(ctx, c.below())
+	return database.Stores(ctx, c.Database())
 }
 
 // StoreUsage is what the objects of a store need: their number, and the bytes of their keys and
@@ -47,7 +47,7 @@ type StoreQuota = contract.Quota
 // MeasureStore counts and measures the objects of the store that Config.Store names, in time that
 // grows with their number, and reads its quota.
 func MeasureStore(ctx context.Context, c Config) (usage StoreUsage, quota StoreQuota, err error) {
-	return database.MeasureStore(ctx, c.below())
+	return database.MeasureStore(ctx, c.Database())
 }
 
 // LimitStore sets the quota of the store that Config.Store names. Servers that use it heed that
@@ -55,7 +55,7 @@ func MeasureStore(ctx context.Context, c Config) (usage StoreUsage, quota StoreQ
 // let any grow if it is the bytes that are used up. They measure as often, so a store may come to
 // hold more. To delete, and to make objects smaller, always works.
 func LimitStore(ctx context.Context, c Config, quota StoreQuota) error {
-	return database.LimitStore(ctx, c.below(), quota)
+	return database.LimitStore(ctx, c.Database(), quota)
 }
 
 // DropStore drops the store that Config.Store names, with all that it holds. Servers that use it
@@ -63,7 +63,7 @@ func LimitStore(ctx context.Context, c Config, quota StoreQuota) error {
 // what an interrupted drop has left. The default store cannot be dropped, nor one that keeps
 // resources of another store.
 func DropStore(ctx context.Context, c Config) (dropped bool, err error) {
-	return database.DropStore(ctx, c.below())
+	return database.DropStore(ctx, c.Database())
 }
 
 // CheckStoreName returns an error if a store cannot have the name.
@@ -82,7 +82,7 @@ func CheckStoreName(name string) error { return database.CheckStoreName(name) }
 // it is recorded as their place.
 func MoveResource(ctx context.Context, c Config, prefix string, resource schema.GroupResource,
 	to string) (moved int64, err error) {
-	return database.MoveResource(ctx, c.below(), prefix, resourceName(resource), to)
+	return database.MoveResource(ctx, c.Database(), prefix, resourceName(resource), to)
 }
 
 // ParseResource parses the form group/resource, or resource for one of the core group.

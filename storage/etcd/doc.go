@@ -4,6 +4,10 @@
 // requests into reads and mutations of storage/internal/mvcc. That package decides what is written
 // and what watches see.
 //
+// [Open] opens a store, and [OpenStores] opens many when they are used. Both stand on
+// storage/internal/database, as package storage does. A program that serves nothing else links
+// nothing of Kubernetes.
+//
 // # What is exact
 //
 // The log of a store is a history as etcd's is: every write has a revision, reads see one revision,
@@ -44,7 +48,7 @@
 // that has one deletes nothing.
 //
 // While the database is away, a watch waits for it. If the client requires a leader (the metadata
-// hasleader), its watches end with etcd's error for that after [Config.LeaderTimeout].
+// hasleader), its watches end with etcd's error for that after [ServerConfig.LeaderTimeout].
 //
 // What clients make a server hold is bounded; limits.go says how. What is beyond is Unavailable.
 //

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 )
@@ -50,14 +49,14 @@ func call[Req any, P interface {
 // FuzzRequests: whatever a client sends, the server does not panic, and its errors are of a kind
 // that clients know.
 func FuzzRequests(f *testing.F) {
-	store, err := storage.Open(f.Context(), storage.Config{URL: "memdb:",
-		Drivers: []storage.Driver{memdb.New("fuzz", time.Now)}, Migrate: true,
-		Compaction: storage.CompactionPolicy{Window: -1}})
+	store, err := etcd.Open(f.Context(), etcd.Config{URL: "memdb:",
+		Drivers: []etcd.Driver{memdb.New("fuzz", time.Now)}, Migrate: true,
+		Compaction: etcd.CompactionPolicy{Window: -1}})
 	if err != nil {
 		f.Fatal(err)
 	}
 	defer store.Close()
-	s, release, err := etcd.Enter(etcd.New(etcd.Opened(store), etcd.Config{}), f.Context())
+	s, release, err := etcd.Enter(etcd.New(etcd.Opened(store), etcd.ServerConfig{}), f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -195,7 +195,7 @@ func TestRequireLeader(t *testing.T) {
 		}
 		return nil
 	})
-	c := serveBy(t, with, etcd.Config{LeaderTimeout: 4 * time.Second})
+	c := serveBy(t, with, etcd.ServerConfig{LeaderTimeout: 4 * time.Second})
 	other := serve(t, without)
 	strict := c.Watch(clientv3.WithRequireLeader(t.Context()), "a", clientv3.WithCreatedNotify())
 	patient := c.Watch(t.Context(), "a", clientv3.WithCreatedNotify())

@@ -23,8 +23,8 @@ import (
 //
 //   - A call counts from its header on, before its request is received, until what answers it has
 //     returned, which may be long after its client has reset it: see admit.
-//   - A connection ends if its client does not speak within [Config.ConnectTimeout]. It counts
-//     for as long as it is there: see [Server.Connect].
+//   - A connection ends if its client does not speak within [ServerConfig.ConnectTimeout]. It
+//     counts for as long as it is there: see [Server.Connect].
 //   - The sizes of a request and of its header are bounded by gRPC, and the bytes of queued writes
 //     are by mvcc's queue.
 //   - An answer's keys and values count while it is made, in a bill, and then in its encoded form

@@ -45,7 +45,7 @@ func TestManyCalls(t *testing.T) {
 		return nil
 	})
 	const most = 10
-	c := serveBy(t, with, etcd.Config{MaxCalls: most})
+	c := serveBy(t, with, etcd.ServerConfig{MaxCalls: most})
 	armed.Store(true)
 	kv := pb.NewKVClient(c.ActiveConnection())
 	// Half of the calls send no request.
@@ -108,7 +108,7 @@ func TestResetCalls(t *testing.T) {
 		}
 		return nil
 	})
-	c := serveBy(t, with, etcd.Config{MaxCalls: most})
+	c := serveBy(t, with, etcd.ServerConfig{MaxCalls: most})
 	armed.Store(true)
 	kv := pb.NewKVClient(c.ActiveConnection())
 	r := &pb.RangeRequest{Key: []byte("k"), RangeEnd: []byte("l")}
@@ -215,7 +215,7 @@ func TestManyWatchesOfLog(t *testing.T) {
 func TestManyWatches(t *testing.T) {
 	d := memdb.New(t.Name(), time.Now)
 	c := serveBy(t, dbtest.DB{URL: "memdb:", Driver: d},
-		etcd.Config{MaxStreams: 3, MaxStreamWatchers: 5, MaxWatchers: 7})
+		etcd.ServerConfig{MaxStreams: 3, MaxStreamWatchers: 5, MaxWatchers: 7})
 	client := pb.NewWatchClient(c.ActiveConnection())
 	open := func() (pb.Watch_WatchClient, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -287,7 +287,7 @@ func TestManyWatches(t *testing.T) {
 func TestLargeAnswers(t *testing.T) {
 	d := memdb.New(t.Name(), time.Now)
 	const value, keys = 256 << 10, 12
-	c := serveBy(t, dbtest.DB{URL: "memdb:", Driver: d}, etcd.Config{MaxAnswerBytes: keys / 2 * value})
+	c := serveBy(t, dbtest.DB{URL: "memdb:", Driver: d}, etcd.ServerConfig{MaxAnswerBytes: keys / 2 * value})
 	for i := range keys {
 		put(t, c, fmt.Sprintf("k%02d", i), strings.Repeat("v", value))
 	}
@@ -376,7 +376,7 @@ func TestLargeHeader(t *testing.T) {
 // TestSilentClient: a client that begins as those of gRPC do, and says no more, is not waited for.
 func TestSilentClient(t *testing.T) {
 	with, _ := inMemory(t, nil)
-	c := serveBy(t, with, etcd.Config{ConnectTimeout: 100 * time.Millisecond})
+	c := serveBy(t, with, etcd.ServerConfig{ConnectTimeout: 100 * time.Millisecond})
 	conn, err := net.Dial("unix", strings.TrimPrefix(c.Endpoints()[0], "unix://"))
 	if err != nil {
 		t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 )
 
@@ -20,11 +20,11 @@ import (
 // returns, and a stream until it ends. Another store that is opened for the next call is another
 // cluster to clients. What cannot be opened is the error that the client gets.
 func TestOpenForEachCall(t *testing.T) {
-	stores := make([]*storage.Store, 2)
+	stores := make([]*etcd.Store, 2)
 	for i := range stores {
 		d := dbtest.Open(t, dbtest.SQLite)
-		store, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
-			Drivers: []storage.Driver{d.Driver}, Migrate: true,
+		store, err := etcd.Open(t.Context(), etcd.Config{URL: d.URL,
+			Drivers: []etcd.Driver{d.Driver}, Migrate: true,
 			Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
@@ -36,10 +36,10 @@ func TestOpenForEachCall(t *testing.T) {
 		})
 		stores[i] = store
 	}
-	var now atomic.Pointer[storage.Store]
+	var now atomic.Pointer[etcd.Store]
 	var users atomic.Int64
 	released := make(chan struct{}, 1)
-	c := serveOpen(t, func(context.Context) (*storage.Store, func(), error) {
+	c := serveOpen(t, func(context.Context) (*etcd.Store, func(), error) {
 		store := now.Load()
 		if store == nil {
 			return nil, nil, status.Error(codes.Unavailable, "not now")
@@ -49,14 +49,14 @@ func TestOpenForEachCall(t *testing.T) {
 			users.Add(-1)
 			released <- struct{}{}
 		}, nil
-	}, etcd.Config{})
+	}, etcd.ServerConfig{})
 
 	if _, err := pb.NewKVClient(c.ActiveConnection()).Range(t.Context(),
 		&pb.RangeRequest{Key: []byte("k")}); status.Code(err) != codes.Unavailable {
 		t.Errorf("a store that cannot be opened answers %v", err)
 	}
 	clusters := map[uint64]bool{}
-	for _, store := range []*storage.Store{stores[0], stores[0], stores[1]} {
+	for _, store := range []*etcd.Store{stores[0], stores[0], stores[1]} {
 		now.Store(store)
 		res, err := c.Put(t.Context(), "k", "v")
 		if err != nil {
@@ -93,16 +93,16 @@ func TestOpenForEachCall(t *testing.T) {
 // the same clients, as another cluster.
 func TestDroppedStore(t *testing.T) {
 	d := dbtest.Open(t, dbtest.SQLite)
-	config := storage.Config{URL: d.URL, Drivers: []storage.Driver{d.Driver}, Store: "team-a",
+	config := etcd.Config{URL: d.URL, Drivers: []etcd.Driver{d.Driver}, Store: "team-a",
 		Logger: slog.New(slog.DiscardHandler)}
 	create := func() {
 		t.Helper()
-		if _, err := storage.CreateStore(t.Context(), config); err != nil {
+		if _, err := database.CreateStore(t.Context(), config); err != nil {
 			t.Fatal(err)
 		}
 	}
 	create()
-	pool, err := storage.OpenStores(t.Context(), config)
+	pool, err := etcd.OpenStores(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,9 +111,9 @@ func TestDroppedStore(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	c := serveOpen(t, func(ctx context.Context) (*storage.Store, func(), error) {
+	c := serveOpen(t, func(ctx context.Context) (*etcd.Store, func(), error) {
 		return pool.Use(ctx, "team-a")
-	}, etcd.Config{})
+	}, etcd.ServerConfig{})
 	before, err := c.Put(t.Context(), "k", "v")
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestDroppedStore(t *testing.T) {
 	if res, err := stream.Recv(); err != nil || !res.Created {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	if _, err := storage.DropStore(t.Context(), config); err != nil {
+	if _, err := database.DropStore(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
 	if res, err := stream.Recv(); status.Code(err) != codes.Unavailable {

@@ -19,17 +19,16 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // Version is the version of etcd whose API this is.
 const Version = "3.7.3"
 
-// Config says how to serve. The zero value of each field means its default.
-type Config struct {
+// ServerConfig says how to serve. The zero value of each field means its default.
+type ServerConfig struct {
 	// Name is what MemberList calls this server. Default "rowkeeper".
 	Name string
 	// ClientURLs are those that MemberList names.
@@ -74,7 +73,7 @@ type Config struct {
 // tenth of the processor time of an update. A call that finds none free is answered by a new one.
 const workers = 256
 
-func (c Config) withDefaults(stores int) Config {
+func (c ServerConfig) withDefaults(stores int) ServerConfig {
 	if c.Name == "" {
 		c.Name = "rowkeeper"
 	}
@@ -117,21 +116,21 @@ func (c Config) withDefaults(stores int) Config {
 
 // Opener opens a store for a call, which releases it at its end. It may be what another call has
 // opened. An error with a gRPC status is what the client is answered.
-type Opener func(ctx context.Context) (store *storage.Store, release func(), err error)
+type Opener func(ctx context.Context) (store *Store, release func(), err error)
 
 // Opened is the Opener of a store that is open for as long as the server answers.
-func Opened(store *storage.Store) Opener {
-	return func(context.Context) (*storage.Store, func(), error) { return store, func() {}, nil }
+func Opened(store *Store) Opener {
+	return func(context.Context) (*Store, func(), error) { return store, func() {}, nil }
 }
 
 // Process has servers for several stores, whose clients share what the process may hold.
 type Process struct {
-	cfg                                            Config
+	cfg                                            ServerConfig
 	connections, calls, streams, watchers, answers *total
 }
 
 // NewProcess makes a process of a number of servers.
-func NewProcess(c Config, stores int) *Process {
+func NewProcess(c ServerConfig, stores int) *Process {
 	c = c.withDefaults(stores)
 	return &Process{cfg: c, connections: newTotal(c.MaxConnections, stores),
 		calls: newTotal(c.MaxCalls, stores), streams: newTotal(c.MaxStreams, stores),
@@ -141,7 +140,7 @@ func NewProcess(c Config, stores int) *Process {
 // Server answers the calls of the clients of a store.
 type Server struct {
 	open Opener
-	cfg  Config
+	cfg  ServerConfig
 	last atomic.Pointer[identity]
 	// These count what there is now, answers bytes; see limits.go.
 	connections, calls, streams, watchers, answers bound
@@ -157,7 +156,9 @@ func (p *Process) Server(open Opener, clientURLs []string) *Server {
 }
 
 // New makes the only server of a process.
-func New(open Opener, c Config) *Server { return NewProcess(c, 1).Server(open, c.ClientURLs) }
+func New(open Opener, c ServerConfig) *Server {
+	return NewProcess(c, 1).Server(open, c.ClientURLs)
+}
 
 // store is the store of a server as it is open during a call. It has the methods of etcd's
 // services.
@@ -181,11 +182,11 @@ type identity struct {
 
 // enter opens the store for a call.
 func (s *Server) enter(ctx context.Context) (*store, func(), error) {
-	db, release, err := s.open(ctx)
+	opened, release, err := s.open(ctx)
 	if err != nil {
 		return nil, nil, failure(err)
 	}
-	now := &store{Server: s, s: histories.Of(db)}
+	now := &store{Server: s, s: database.Engine(opened)}
 	now.identity = s.last.Load()
 	if of := weak.Make(now.s); now.identity == nil || now.of != of {
 		id, err := now.s.Identity(ctx)

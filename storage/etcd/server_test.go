@@ -25,11 +25,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 )
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
@@ -42,15 +41,15 @@ func each(t *testing.T, test func(t *testing.T, c *clientv3.Client)) {
 // serve starts a server, as one of several on the database, and returns a client of it.
 func serve(t *testing.T, d dbtest.DB) *clientv3.Client {
 	t.Helper()
-	return serveBy(t, d, etcd.Config{})
+	return serveBy(t, d, etcd.ServerConfig{})
 }
 
-func serveBy(t *testing.T, d dbtest.DB, cfg etcd.Config) *clientv3.Client {
+func serveBy(t *testing.T, d dbtest.DB, cfg etcd.ServerConfig) *clientv3.Client {
 	t.Helper()
-	store, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
-		Drivers: []storage.Driver{d.Driver}, Migrate: true,
+	store, err := etcd.Open(t.Context(), etcd.Config{URL: d.URL,
+		Drivers: []etcd.Driver{d.Driver}, Migrate: true,
 		Logger:     slog.New(slog.DiscardHandler),
-		Compaction: storage.CompactionPolicy{Window: -1}})
+		Compaction: etcd.CompactionPolicy{Window: -1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +62,7 @@ func serveBy(t *testing.T, d dbtest.DB, cfg etcd.Config) *clientv3.Client {
 }
 
 // serveOpen starts a server of what it is told to open, and returns a client of it.
-func serveOpen(t *testing.T, open etcd.Opener, cfg etcd.Config) *clientv3.Client {
+func serveOpen(t *testing.T, open etcd.Opener, cfg etcd.ServerConfig) *clientv3.Client {
 	t.Helper()
 	s := etcd.New(open, cfg)
 	g := grpc.NewServer(s.Options()...)
@@ -351,12 +350,12 @@ func TestReservedRange(t *testing.T) {
 	d := dbtest.Open(t, dbtest.SQLite)
 	c := serve(t, d)
 	put(t, c, "a", "v")
-	store, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
-		Drivers: []storage.Driver{d.Driver}, Logger: slog.New(slog.DiscardHandler)})
+	store, err := etcd.Open(t.Context(), etcd.Config{URL: d.URL,
+		Drivers: []etcd.Driver{d.Driver}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = histories.Of(store).Apply(t.Context(), contract.Mutation{Key: contract.Reserved + "x",
+	_, err = database.Engine(store).Apply(t.Context(), contract.Mutation{Key: contract.Reserved + "x",
 		Value: []byte("v")})
 	if err = errors.Join(err, store.Close()); err != nil {
 		t.Fatal(err)

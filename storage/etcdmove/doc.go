@@ -6,7 +6,7 @@
 // # Into a store
 //
 // [Import] reads a running etcd by its API at one revision, makes a backup of it, and restores
-// that: see [storage.Store.RestoreBackup], which writes everything or nothing, and fences. An
+// that, as "rowkeeper restore" does: everything is written or nothing, and the store is fenced. An
 // etcd that is stopped has to be started for that. Its file of keys alone does not do: what it has
 // acknowledged last may be only in its write-ahead log.
 //

@@ -27,22 +27,21 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcdmove"
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 )
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
 
-func each(t *testing.T, test func(t *testing.T, store *storage.Store)) {
+func each(t *testing.T, test func(t *testing.T, store *database.Store)) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		store, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
-			Drivers: []storage.Driver{d.Driver}, Migrate: true,
+		store, err := database.Open(t.Context(), database.Config{URL: d.URL,
+			Drivers: []contract.Driver{d.Driver}, Migrate: true,
 			Logger:     slog.New(slog.DiscardHandler),
-			Compaction: storage.CompactionPolicy{Window: -1}})
+			Compaction: database.CompactionPolicy{Window: -1}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +137,7 @@ func (e *etcd) client(t *testing.T) *clientv3.Client {
 }
 
 // records are what a database holds, in order of revisions.
-func records(t *testing.T, store *storage.Store) (all []*contract.Record, leases []contract.LeaseRow) {
+func records(t *testing.T, store *database.Store) (all []*contract.Record, leases []contract.LeaseRow) {
 	t.Helper()
 	var b bytes.Buffer
 	if _, err := store.WriteBackup(t.Context(), &b, nil); err != nil {
@@ -166,7 +165,7 @@ func records(t *testing.T, store *storage.Store) (all []*contract.Record, leases
 // old revision can be read. An etcd of several pages is read at one revision.
 func TestImport(t *testing.T) {
 	const n, ttl = 1200, 100
-	each(t, func(t *testing.T, store *storage.Store) {
+	each(t, func(t *testing.T, store *database.Store) {
 		e := &etcd{revision: 5000, left: map[int64]int64{7: ttl, 9: ttl}}
 		for i := range n {
 			kv := &mvccpb.KeyValue{Key: fmt.Appendf(nil, "/k/%04d", i),
@@ -221,13 +220,13 @@ func TestImport(t *testing.T) {
 				t.Errorf("the lease %d became %+v, with %s left", id, l, left)
 			}
 		}
-		s := histories.Of(store)
+		s := database.Engine(store)
 		if _, _, err := s.GetAt(t.Context(), "/k/0000", 4000); !errors.Is(err, contract.ErrCompacted) {
 			t.Errorf("a read at a revision of etcd: %v", err)
 		}
 
 		_, err = etcdmove.Import(t.Context(), e.client(t), store, nil)
-		if !errors.Is(err, storage.ErrNotEmpty) {
+		if !errors.Is(err, etcdmove.ErrNotEmpty) {
 			t.Errorf("a second import: %v", err)
 		}
 	})
@@ -236,7 +235,7 @@ func TestImport(t *testing.T) {
 // TestImportOfTransactions: keys that were written at one revision get revisions of their own,
 // beyond all that etcd had, and in its order.
 func TestImportOfTransactions(t *testing.T) {
-	each(t, func(t *testing.T, store *storage.Store) {
+	each(t, func(t *testing.T, store *database.Store) {
 		e := &etcd{revision: 20}
 		for key, revision := range map[string]int64{"a": 9, "b": 3, "c": 9, "d": 12} {
 			e.kvs = append(e.kvs, &mvccpb.KeyValue{Key: []byte(key), Value: []byte(key),
@@ -263,7 +262,7 @@ func TestImportOfTransactions(t *testing.T) {
 
 // TestImportOfReserved: an etcd cannot say what Rowkeeper has recorded.
 func TestImportOfReserved(t *testing.T) {
-	each(t, func(t *testing.T, store *storage.Store) {
+	each(t, func(t *testing.T, store *database.Store) {
 		e := &etcd{revision: 5, kvs: []*mvccpb.KeyValue{{Key: []byte(contract.Reserved + "x"),
 			ModRevision: 5, CreateRevision: 5, Version: 1}}}
 		_, err := etcdmove.Import(t.Context(), e.client(t), store, nil)
@@ -275,7 +274,7 @@ func TestImportOfReserved(t *testing.T) {
 
 // TestImportInterrupted: an import that fails leaves nothing, and can be repeated.
 func TestImportInterrupted(t *testing.T) {
-	each(t, func(t *testing.T, store *storage.Store) {
+	each(t, func(t *testing.T, store *database.Store) {
 		e := &etcd{revision: 2000, fails: func(page int) error {
 			if page == 2 {
 				return rpctypes.ErrGRPCCompacted
@@ -305,8 +304,8 @@ func TestImportInterrupted(t *testing.T) {
 // that expire a lease, and the history begins beyond the store's, compacted. That an etcd starts
 // with it is shown in hack/e2e.
 func TestExport(t *testing.T) {
-	each(t, func(t *testing.T, store *storage.Store) {
-		s := histories.Of(store)
+	each(t, func(t *testing.T, store *database.Store) {
+		s := database.Engine(store)
 		apply := func(m contract.Mutation) {
 			t.Helper()
 			m.Expect, m.Era = contract.Any, s.Era()

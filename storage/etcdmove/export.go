@@ -16,9 +16,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/etcd"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 )
 
 // Exported describes what was exported.
@@ -40,17 +40,21 @@ var (
 // batchBytes is about how much is written in one transaction.
 const batchBytes = 16 << 20
 
+// Progress is called after each key with what is being done ("reading", "writing", …), to how many
+// of how many keys.
+type Progress = database.Progress
+
 // Export writes what a store holds, at one revision, as a snapshot of etcd into a file that exists
 // and is empty. The content of the file is durable afterwards.
-func Export(ctx context.Context, from *storage.Store, file *os.File,
-	progress storage.Progress) (e Exported, err error) {
+func Export(ctx context.Context, from *etcd.Store, file *os.File,
+	progress Progress) (e Exported, err error) {
 	db, err := bbolt.Open(file.Name(), 0o600, &bbolt.Options{NoSync: true, NoGrowSync: true,
 		Timeout: time.Second})
 	if err != nil {
 		return e, fmt.Errorf("cannot write the snapshot: %w", err)
 	}
 	w := &writer{db: db}
-	err = histories.Of(from).Export(ctx, func(_ context.Context, st contract.State, keys int64,
+	err = database.Engine(from).Export(ctx, func(_ context.Context, st contract.State, keys int64,
 		leases []contract.LeaseRow) error {
 		e = Exported{Keys: keys, Revision: int64(st.Head.Revision),
 			Next: int64(st.Head.Revision) + beyond}

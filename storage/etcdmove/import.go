@@ -18,16 +18,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/etcd"
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // Imported describes what was imported.
 type Imported struct {
-	storage.Backup
+	database.Backup
 	// From is the revision of the etcd that was read, and Now the one that it had afterwards. If
 	// they differ, it was written meanwhile.
 	From, Now int64
@@ -38,19 +38,26 @@ type Imported struct {
 // pageKeys is how many keys are read at a time.
 const pageKeys = 500
 
+var (
+	// ErrNotEmpty refuses to import into a store that holds something.
+	ErrNotEmpty = database.ErrNotEmpty
+	// ErrNotConfirmed says that nobody can tell whether everything was imported, or nothing.
+	ErrNotConfirmed = database.ErrNotConfirmed
+)
+
 // Import puts what an etcd holds into a store that holds nothing; otherwise it fails with
-// [storage.ErrNotEmpty]. If it fails or is killed, nothing was changed. It keeps everything in
+// [ErrNotEmpty]. If it fails or is killed, nothing was changed. It keeps everything in
 // temporary files until it has read it, and of each key a few bytes in memory.
-func Import(ctx context.Context, from *clientv3.Client, into *storage.Store,
-	progress storage.Progress) (i Imported, err error) {
-	s := histories.Of(into)
+func Import(ctx context.Context, from *clientv3.Client, into *etcd.Store,
+	progress Progress) (i Imported, err error) {
+	s := database.Engine(into)
 	some, err := s.Range(ctx, mvcc.RangeOptions{Start: "\x00", End: "\xff", Limit: 1,
 		KeysOnly: true})
 	switch {
 	case err != nil:
 		return i, err
 	case len(some.KVs) > 0:
-		return i, storage.ErrNotEmpty // before the etcd is read for long
+		return i, ErrNotEmpty // before the etcd is read for long
 	}
 	r := &reader{client: from, store: s, progress: progress, attached: map[clientv3.LeaseID]bool{}}
 	defer r.close()
@@ -70,7 +77,7 @@ func Import(ctx context.Context, from *clientv3.Client, into *storage.Store,
 	}
 	i.From = r.at
 	if i.Backup, i.Head, err = into.RestoreBackup(ctx, file,
-		storage.RestoreOptions{Progress: progress}); err != nil {
+		database.RestoreOptions{Progress: progress}); err != nil {
 		return i, err
 	}
 	now, err := from.Get(ctx, "\x00", clientv3.WithCountOnly())
@@ -96,7 +103,7 @@ func temporary() (*os.File, error) {
 type reader struct {
 	client   *clientv3.Client
 	store    *mvcc.Store
-	progress storage.Progress
+	progress Progress
 
 	cluster uint64
 	// at is the revision that is read.

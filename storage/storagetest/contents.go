@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -35,18 +34,14 @@ func Nothing(prefix string) *Contents {
 	if prefix == "" {
 		prefix = storage.DefaultPrefix
 	}
-	directory := path.Join("/", prefix)
-	if directory != "/" {
-		directory += "/"
-	}
-	return &Contents{directory: contract.Key(directory), objects: map[contract.Key]mvcc.KeyValue{}}
+	return &Contents{directory: database.Root(prefix), objects: map[contract.Key]mvcc.KeyValue{}}
 }
 
 // Capture reads everything below a prefix, in one snapshot of each store. An empty prefix means
 // [storage.DefaultPrefix].
 func Capture(ctx context.Context, db *storage.Store, prefix string) (*Contents, error) {
 	var all []*Contents
-	for _, store := range histories.All(db) {
+	for _, store := range database.Engines(db.Database()) {
 		c := Nothing(prefix)
 		current, err := c.read(ctx, store)
 		if err != nil {
@@ -64,8 +59,7 @@ func Capture(ctx context.Context, db *storage.Store, prefix string) (*Contents, 
 // read reads what is below the prefix now.
 func (c *Contents) read(ctx context.Context, store *mvcc.Store) ([]mvcc.KeyValue, error) {
 	var all []mvcc.KeyValue
-	end := c.directory[:len(c.directory)-1] + "0" // '0' is the successor of '/'
-	o := mvcc.RangeOptions{Start: c.directory, End: end}
+	o := mvcc.RangeOptions{Start: c.directory, End: database.PrefixEnd(c.directory)}
 	for {
 		r, err := store.Range(ctx, o)
 		if err != nil {
@@ -75,7 +69,7 @@ func (c *Contents) read(ctx context.Context, store *mvcc.Store) ([]mvcc.KeyValue
 		if !r.More {
 			return all, nil
 		}
-		o.From, o.At = all[len(all)-1].Key+"\x00", r.Revision
+		o.From, o.At = database.After(all[len(all)-1].Key), r.Revision
 	}
 }
 
@@ -96,7 +90,7 @@ const restoreRounds = 20
 func Restore(ctx context.Context, db *storage.Store, c *Contents) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, store := range histories.All(db) {
+	for i, store := range database.Engines(db.Database()) {
 		of := c
 		if i > 0 {
 			if i > len(c.others) {

@@ -31,7 +31,7 @@ import (
 // flags have the names of etcd's where they mean the same.
 type etcdCommand struct {
 	storage *options.StorageOptions
-	config  etcd.Config
+	config  etcd.ServerConfig
 
 	clientURLs, advertised, metricsURLs []string
 	tls                                 tlsFiles
@@ -487,7 +487,7 @@ func (c *etcdCommand) run(ctx context.Context) (err error) {
 const cacheBytes = 32 << 20
 
 // openStores connects to the database.
-func (c *etcdCommand) openStores(ctx context.Context) (*storage.StorePool, error) {
+func (c *etcdCommand) openStores(ctx context.Context) (*etcd.StorePool, error) {
 	config, err := c.storage.Database()
 	if err != nil {
 		return nil, err
@@ -496,7 +496,7 @@ func (c *etcdCommand) openStores(ctx context.Context) (*storage.StorePool, error
 		return nil, err
 	}
 	config.CacheBytes = cacheBytes / len(c.stores)
-	return storage.OpenStores(ctx, config)
+	return etcd.OpenStores(ctx, config.Database())
 }
 
 // listen listens on a URL that was validated. A socket's file that nobody listens on is replaced.

@@ -58,7 +58,7 @@ func openDoor(t *testing.T, secured bool, wait time.Duration, most int) *doorway
 		l = secure(l, func(string) *tlsFiles { return files })
 	}
 	store := &etcdStore{calls: newBranch(), pages: newBranch(),
-		server: etcd.New(nil, etcd.Config{})}
+		server: etcd.New(nil, etcd.ServerConfig{})}
 	pages := newHTTPServer(http.NotFoundHandler())
 	s := newSplitter(l, &door{store: store})
 	s.wait, s.waiting = wait, make(chan struct{}, most)

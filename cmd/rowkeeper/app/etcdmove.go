@@ -17,6 +17,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/server"
 	"github.com/rowkeeper/rowkeeper/pkg/support/commandline"
 	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/etcd"
 	"github.com/rowkeeper/rowkeeper/storage/etcdmove"
 )
 
@@ -115,7 +116,7 @@ func etcdImport(ctx context.Context, c storage.Config, urls []string, files clie
 	if _, err := client.Get(first, "\x00", clientv3.WithCountOnly()); err != nil {
 		return fmt.Errorf("the etcd does not answer, or not with these certificates: %w", err)
 	}
-	store, err := storage.Open(ctx, c)
+	store, err := etcd.Open(ctx, c.Database())
 	if err != nil {
 		return err
 	}
@@ -124,9 +125,9 @@ func etcdImport(ctx context.Context, c storage.Config, urls []string, files clie
 	i, err := etcdmove.Import(ctx, client, store, bar.Tell)
 	bar.End()
 	switch {
-	case errors.Is(err, storage.ErrNotEmpty):
+	case errors.Is(err, etcdmove.ErrNotEmpty):
 		return errors.New("nothing was imported: the database holds objects already")
-	case err != nil && ctx.Err() != nil && i.Head == 0 && !errors.Is(err, storage.ErrNotConfirmed):
+	case err != nil && ctx.Err() != nil && i.Head == 0 && !errors.Is(err, etcdmove.ErrNotConfirmed):
 		return errors.New("interrupted: nothing was imported, and the database is what it was before")
 	case err != nil:
 		return err
@@ -174,7 +175,7 @@ func newEtcdExportCommand() *cobra.Command {
 
 func etcdExport(ctx context.Context, c storage.Config, name string, stdout,
 	stderr io.Writer) (err error) {
-	store, err := storage.Open(ctx, c)
+	store, err := etcd.Open(ctx, c.Database())
 	if err != nil {
 		return err
 	}

@@ -19,12 +19,11 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
-	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 )
 
 // etcdStore is a store that the command serves. It is open while its clients need it; see
-// [storage.StorePool].
+// [etcd.StorePool].
 type etcdStore struct {
 	name string
 	// alone: the process serves no other store, so its clients may see the metrics of the process.
@@ -34,7 +33,7 @@ type etcdStore struct {
 	// tls says who may connect. It is of no use to listeners without TLS.
 	tls *tlsFiles
 
-	pool *storage.StorePool
+	pool *etcd.StorePool
 	// calls and pages take the connections that server admits, and grpc and http answer them.
 	calls, pages *branch
 	server       *etcd.Server
@@ -50,7 +49,7 @@ type etcdStore struct {
 }
 
 // begin begins to answer the connections that the store is given.
-func (s *etcdStore) begin(pool *storage.StorePool, p *etcd.Process) {
+func (s *etcdStore) begin(pool *etcd.StorePool, p *etcd.Process) {
 	s.pool, s.calls, s.pages = pool, newBranch(), newBranch()
 	s.doubts = make(chan struct{}, 1)
 	s.failed.Store(&errOpening)
@@ -92,7 +91,7 @@ const startWait = 2 * time.Second
 var errOpening = errors.New("the store is being opened")
 
 // open opens the store for a call. While that is known not to work, clients are told at once.
-func (s *etcdStore) open(ctx context.Context) (*storage.Store, func(), error) {
+func (s *etcdStore) open(ctx context.Context) (*etcd.Store, func(), error) {
 	if s.failed.Load() == nil {
 		store, release, err := s.pool.Use(ctx, s.name)
 		if err == nil || ctx.Err() != nil {

@@ -33,6 +33,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -41,13 +42,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/standalone"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
@@ -161,9 +163,10 @@ func (c *ControlPlane) serve(ctx context.Context, database testkit.Database, fil
 		return "", errors.New("a database needs its driver: set Options.Database.Driver")
 	}
 	// Only kube-apiserver compacts.
-	store, err := storage.Open(ctx, storage.Config{URL: database.URL,
-		Drivers: []storage.Driver{database.Driver}, Migrate: true,
-		Compaction: storage.CompactionPolicy{Window: -1}})
+	store, err := etcd.Open(ctx, etcd.Config{URL: database.URL,
+		Drivers: []etcd.Driver{database.Driver}, Migrate: true,
+		Logger:     slog.New(logr.ToSlogHandler(klog.Background())),
+		Compaction: etcd.CompactionPolicy{Window: -1}})
 	if err != nil {
 		return "", err
 	}
@@ -173,7 +176,7 @@ func (c *ControlPlane) serve(ctx context.Context, database testkit.Database, fil
 		return "", err
 	}
 	endpoint = "unix://" + socket
-	server := etcd.New(etcd.Opened(store), etcd.Config{ClientURLs: []string{endpoint}})
+	server := etcd.New(etcd.Opened(store), etcd.ServerConfig{ClientURLs: []string{endpoint}})
 	calls := grpc.NewServer(server.Options()...)
 	server.Register(calls)
 	served := make(chan error, 1)

@@ -1,0 +1,35 @@
+package etcd
+
+import (
+	"context"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
+)
+
+// Driver opens databases of one kind. The packages sqlite, postgres and mysql beside this one have
+// one each.
+type Driver = contract.Driver
+
+// Config says which database to open, and how to use it. URL and Drivers are required; the zero
+// value of each other field means its default.
+type Config = database.Config
+
+// CompactionPolicy says how much history is kept.
+type CompactionPolicy = database.CompactionPolicy
+
+// Store is an open store of a database. It is closed by its method Close, or belongs to a
+// [StorePool]. A store of package storage has one below it, too: its method Database returns it.
+type Store = database.Store
+
+// StorePool has the stores of a database, for a program that serves many of them. A store is opened
+// when it is first used, and closed when nobody has used it for a minute.
+type StorePool = database.StorePool
+
+// Open opens a store. Its error is one sentence that says what to do, without passwords.
+func Open(ctx context.Context, c Config) (*Store, error) { return database.Open(ctx, c, nil) }
+
+// OpenStores connects to a database, of which it opens no store yet. Config.Store is not used.
+func OpenStores(ctx context.Context, c Config) (*StorePool, error) {
+	return database.OpenStores(ctx, c)
+}
