@@ -1,5 +1,5 @@
 // Package linkage proves, from outside the library's module, that a program links the databases
-// that it names and no others.
+// that it names and no others, and Kubernetes only if it serves its objects.
 package linkage
 
 import (
@@ -33,15 +33,20 @@ var forbidden = []string{
 	module + "/storage/storagetest",
 }
 
+// linked are the packages that a program links.
+func linked(t *testing.T, program string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+program).Output()
+	if err != nil {
+		t.Fatalf("go list -deps: %v", err)
+	}
+	return strings.Fields(string(out))
+}
+
 func TestProgramsLinkTheDatabasesThatTheyName(t *testing.T) {
 	for program := range packages {
 		t.Run(program, func(t *testing.T) {
-			out, err := exec.CommandContext(t.Context(), "go", "list", "-deps",
-				"./"+program).Output()
-			if err != nil {
-				t.Fatalf("go list -deps: %v", err)
-			}
-			linked := strings.Fields(string(out))
+			linked := linked(t, program)
 			for kind, names := range packages {
 				for _, name := range names {
 					if slices.Contains(linked, name) != (kind == program) {
@@ -58,6 +63,22 @@ func TestProgramsLinkTheDatabasesThatTheyName(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A program that serves etcd's API, or moves what an etcd holds, links nothing of Kubernetes.
+func TestEtcdLinksNoKubernetes(t *testing.T) {
+	linked := linked(t, "etcd")
+	for _, name := range []string{module + "/storage/etcd", module + "/storage/etcdmove"} {
+		if !slices.Contains(linked, name) {
+			t.Errorf("the program does not link %s", name)
+		}
+	}
+	for _, name := range linked {
+		if strings.HasPrefix(name, "k8s.io/") || strings.HasPrefix(name, "sigs.k8s.io/") ||
+			name == module+"/storage" || strings.HasPrefix(name, module+"/pkg/") {
+			t.Errorf("the program links %s", name)
+		}
 	}
 }
 
