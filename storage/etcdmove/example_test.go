@@ -7,7 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/rowkeeper/rowkeeper/storage/etcd"
+	served "github.com/rowkeeper/rowkeeper/storage/etcd"
 	"github.com/rowkeeper/rowkeeper/storage/etcdmove"
 )
 
@@ -15,7 +15,7 @@ import (
 func ExampleImport() {
 	var (
 		client *clientv3.Client
-		store  *etcd.Store
+		store  *served.Store
 	)
 	imported, err := etcdmove.Import(context.Background(), client, store, nil)
 	if err != nil {

@@ -158,12 +158,7 @@ func TestFenceIsAnnounced(t *testing.T) {
 }
 
 // sharing is a backend of several that share connections.
-type sharing struct {
-	*announcing
-	polls *mvcc.Polls
-}
-
-func (b sharing) Polls() *mvcc.Polls { return b.polls }
+type sharing struct{ *announcing }
 
 // Poll tells of no store, so each asks by itself.
 func (b sharing) Poll(context.Context, []contract.Backend, int) ([]contract.Polled, error) {
@@ -183,8 +178,8 @@ func TestStoresAnnounceTogether(t *testing.T) {
 			db := memdb.New(fmt.Sprint("announce ", i), time.Now)
 			b[i] = &announcing{Backend: db.Open(contract.DriverOptions{})}
 			var err error
-			if stores[i], err = mvcc.Open(t.Context(), sharing{b[i], &polls}, mvcc.Config{
-				Compaction: mvcc.CompactionPolicy{Window: -1}}); err != nil {
+			if stores[i], err = mvcc.Open(t.Context(), sharing{b[i]}, mvcc.Config{
+				Compaction: mvcc.CompactionPolicy{Window: -1}, Polls: &polls}); err != nil {
 				t.Fatal(err)
 			}
 		}
