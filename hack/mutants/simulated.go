@@ -77,9 +77,9 @@ var simulated = []mutant{
 		old: "return q.head, nil\n}\n\n// Get",
 		new: "return s.hub.position().Revision + 0*q.head, nil\n}\n\n// Get"},
 	// A range is one snapshot.
-	{breaks: "I5", what: "a list at an old revision is that of now", file: "mvcc/range.go",
-		old: "	if res.Revision < st.Head.Revision {\n		d, err", new: "	if false {\n		d, err"},
-	{breaks: "I5", what: "a delta does not look at compaction", file: "mvcc/range.go",
+	{breaks: "I5", what: "a list at an old revision is that of now", file: "mvcc/undo.go",
+		old: "	if res.Revision < res.Head {\n		undone, err", new: "	if false {\n		undone, err"},
+	{breaks: "I5", what: "a delta does not look at compaction", file: "mvcc/reader.go",
 		old: "	case st.Compacted > q.At:", new: "	case st.Compacted > q.At && false:"},
 	{breaks: "I5", what: "a page has rows of later", file: "memdb/read.go",
 		old: "if !l.visible(q.At) {\n			continue", new: "if false {\n			continue"},
@@ -122,7 +122,7 @@ var simulated = []mutant{
 	{breaks: "I6", what: "a fence records no fingerprint", file: "memdb/locked.go",
 		old: "		s.fingerprint = fingerprint", new: "		_ = fingerprint"},
 	{breaks: "I6", what: "deltas survive a fence", file: "mvcc/fence.go",
-		old: "	s.snapshots.forget()", new: "",
+		old: "	s.deltas.forget()", new: "",
 		unseen: "a delta is named by its revision, and a fence compacts all of before"},
 	// Bounded growth.
 	{breaks: "I7", what: "replaced rows stay", file: "contract/rules.go",

@@ -4,16 +4,19 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Who has turned a page of a list, and then the next one, will most likely turn on. So the page
-// that Follows may be read while the client works on the one it has; see [RangeOptions.Ahead].
+// A client that has turned a page of a list, and then the next one, will most likely turn on. So
+// the page that Follows may be read while the client works on the one it has; see
+// [RangeOptions.Ahead].
 //
-// Such a page is what the call that asks for it would read itself (I4, I5). The state at a revision
-// is the same whenever it is read, until the revision is compacted. The call reads the state of the
-// store when it has begun, as every read does. If the revision is compacted by then, what was read
-// ahead is left alone. The head of the answer is that of the call's own read. A fence compacts
-// every revision before it (I6), so no page of a lost history is answered.
+// Such a page is the same as the one that the call that asks for it would read itself (I4, I5). The
+// state at a revision is the same whenever it is read, until the revision is compacted. The call
+// reads the state of the store when it has begun, as every read does. If the revision is compacted
+// by then, the page is dropped. The head of the answer is that of the call's own read. A fence
+// compacts every revision before it (I6), so no page of a lost history is answered.
 
 const (
 	// aheadPages is how many pages are read ahead at once, and how many are kept. While there are
@@ -27,16 +30,22 @@ const (
 	aheadTurns = 1_000
 )
 
-// ahead reads and keeps the pages that may be asked for next.
+// ahead is the reader that reads and keeps the pages that may be asked for next.
 type ahead struct {
-	read func(context.Context, RangeOptions) (*RangeResult, error)
-	keep time.Duration
+	reader
+	// ctx ends when the store closes.
+	ctx context.Context
+	// state reads the state, which proves a page.
+	state func(context.Context) (contract.State, error)
+	// keepFor is how long a page is kept.
+	keepFor time.Duration
 
 	// mu protects the fields below, and each page's timer.
 	mu sync.Mutex
-	// turns are the pages that are expected, as they follow one. They and pages are by pageOf.
+	// turns are the pages that are expected, since each Follows a page that was read. The keys of
+	// turns and pages come from pageOf.
 	turns map[RangeOptions]struct{}
-	// pages are those that nobody has taken yet.
+	// pages are the pages that nobody has taken yet.
 	pages map[RangeOptions]*aheadPage
 	// reading counts the reads under way, also of pages that were taken or dropped.
 	reading int
@@ -54,24 +63,42 @@ type aheadPage struct {
 	timer *time.Timer
 }
 
-func newAhead(read func(context.Context, RangeOptions) (*RangeResult, error)) *ahead {
-	return &ahead{read: read, keep: aheadFor, turns: map[RangeOptions]struct{}{},
+func newAhead(ctx context.Context, state func(context.Context) (contract.State, error)) *ahead {
+	return &ahead{ctx: ctx, state: state, keepFor: aheadFor, turns: map[RangeOptions]struct{}{},
 		pages: map[RangeOptions]*aheadPage{}}
 }
 
-// pageOf are the options that say what is on a page.
+func (a *ahead) link(next reader) reader { a.reader = next; return a }
+
+// Page implements reader. A page that is probably in memory is not read ahead.
+func (a *ahead) Page(ctx context.Context, o RangeOptions) (*RangeResult, error) {
+	if o.Ahead <= 0 {
+		return a.reader.Page(ctx, o)
+	}
+	res, err := a.taken(ctx, o)
+	if err == nil && res == nil {
+		res, err = a.reader.Page(ctx, o)
+	}
+	if err == nil && !a.Cached(o.From, o.End) {
+		a.turned(o, res)
+	}
+	return res, err
+}
+
+// pageOf returns the options that say what is on a page.
 func pageOf(o RangeOptions) RangeOptions {
 	return RangeOptions{From: o.From, End: o.End, At: o.At, Limit: o.Limit, KeysOnly: o.KeysOnly}
 }
 
 // turned notes that a page ends with res, which was read by o. If o was expected as the page after
-// another one, the next one is read from now on. ctx is that of the store.
-func (a *ahead) turned(ctx context.Context, o RangeOptions, res *RangeResult) {
-	if !res.More || len(res.KVs) == 0 {
+// another one, the next one is read from now on.
+func (a *ahead) turned(o RangeOptions, res *RangeResult) {
+	from, more := res.next()
+	if !more {
 		return
 	}
 	this := pageOf(o)
-	o.From, o.At, o.Limit = res.KVs[len(res.KVs)-1].Key+"\x00", res.Revision, o.Ahead
+	o.From, o.At, o.Limit = from, res.Revision, o.Ahead
 	next := pageOf(o)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,13 +112,13 @@ func (a *ahead) turned(ctx context.Context, o RangeOptions, res *RangeResult) {
 		a.pages[next] != nil || res.Bytes() > aheadBytes {
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(a.ctx)
 	p := &aheadPage{done: make(chan struct{}), cancel: cancel}
 	a.pages[next] = p
 	a.reading++
 	a.wg.Go(func() {
 		defer cancel()
-		p.res, p.err = a.read(ctx, o)
+		p.res, p.err = a.reader.Page(ctx, o)
 		close(p.done)
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -101,7 +128,7 @@ func (a *ahead) turned(ctx context.Context, o RangeOptions, res *RangeResult) {
 		case p.err != nil || p.res.Bytes() > aheadBytes:
 			delete(a.pages, next)
 		default:
-			p.timer = time.AfterFunc(a.keep, func() { a.drop(next, p) })
+			p.timer = time.AfterFunc(a.keepFor, func() { a.drop(next, p) })
 		}
 	})
 }
@@ -138,14 +165,14 @@ func (a *ahead) close() {
 	a.wg.Wait()
 }
 
-// readAhead answers a call of Range by what was read ahead, nil if there is nothing for it.
-func (s *Store) readAhead(ctx context.Context, o RangeOptions) (*RangeResult, error) {
-	p := s.ahead.take(o)
+// taken answers a call of Page by a page that was read ahead, nil if there is none for it.
+func (a *ahead) taken(ctx context.Context, o RangeOptions) (*RangeResult, error) {
+	p := a.take(o)
 	if p == nil {
 		return nil, nil
 	}
 	defer p.cancel()
-	st, err := s.read(ctx, s.b.State)
+	st, err := a.state(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -161,6 +188,6 @@ func (s *Store) readAhead(ctx context.Context, o RangeOptions) (*RangeResult, er
 	if p.err != nil || st.Compacted > o.At {
 		return nil, nil // the call's own read tells
 	}
-	p.res.Head = st.Head.Revision
+	p.res.prove(st)
 	return p.res, nil
 }

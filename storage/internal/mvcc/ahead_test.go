@@ -218,17 +218,18 @@ func TestReadAheadIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reads := 0
 		hold := make(chan string)
-		a := mvcc.NewAhead(func(context.Context, mvcc.RangeOptions) (*mvcc.RangeResult, error) {
+		read := func(context.Context, mvcc.RangeOptions) (*mvcc.RangeResult, error) {
 			reads++
 			return page("", <-hold), nil
-		})
+		}
+		a := mvcc.NewAhead(t.Context(), read)
 		// turn turns the first page of a list, whose last piece is smaller, and then the second,
 		// and tells whether the third is read now.
 		turn := func(list, value string) (started bool) {
 			before := reads
 			for i, last := range []string{"/1", "/2"} {
 				o := mvcc.RangeOptions{From: contract.Key(list), End: "/k0", At: 7, Limit: 1 + i, Ahead: 2}
-				a.Turned(t.Context(), o, page(list+last, value))
+				a.Turned(o, page(list+last, value))
 				list += last + "\x00"
 			}
 			synctest.Wait()

@@ -200,7 +200,7 @@ func (s *Store) compact(ctx context.Context, r contract.Revision,
 		return 0, err
 	}
 	s.hub.sawCompacted(st.Compacted)
-	s.snapshots.compacted(st.Compacted)
+	s.deltas.compacted(st.Compacted)
 	s.metrics.compacted(st)
 	select {
 	case s.sweepSoon <- struct{}{}:

@@ -130,12 +130,11 @@
 // I4 Reads are linearizable. [Store.Head], [Store.Get] and [Store.Range] at revision 0 read in a
 // statement that starts after the call did. Concurrent callers of Head and Get share a query only
 // if it starts after they asked (see coalescer). Every statement reads the server's role, and a
-// server that may be behind (a standby, a read-only one) is refused. Rows that this process has
-// already are used only if such a statement proves that they are the newest; see rowcache.go.
+// server that may be behind (a standby, a read-only one) is refused. What this process has in
+// memory is used only if such a statement proves it; see reader.go.
 //
-// I5 A range is one snapshot at the revision it says, all its pages together; see range.go for
-// the argument, ahead.go for pages that are read before they are asked for, and rowcache.go for
-// those that are not read.
+// I5 A range is one snapshot at the revision it says, all its pages together; see undo.go for the
+// argument, and reader.go for the chain of readers that answer from memory.
 //
 // I6 Revisions never go backwards, and none is reused for other content. A process keeps every
 // position ([contract.Position]: epoch, revision and token) that an answer has shown to it, until
@@ -174,9 +173,9 @@
 //  2. Store.fencing. Store.Close takes it last and keeps it.
 //
 // All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,
-// announcer, snapshots, ahead, rowCache, Polls, tailer, lock, Metrics and Event.memoMu. They may be
-// taken while a lock is held. No code that holds one calls a Backend, waits, or takes another, but
-// for three: the hub counts, and hands its events to the cache, while it is locked, and so
+// announcer, deltas, ahead, left, rowCache, Polls, tailer, lock, Metrics and Event.memoMu. They may
+// be taken while a lock is held. No code that holds one calls a Backend, waits, or takes another,
+// but for three: the hub counts, and hands its events to the cache, while it is locked, and so
 // Metrics.mu and rowCache.mu come after hub.mu; and a round is made while Polls.mu is held, so
 // tailer.mu comes after it.
 package mvcc

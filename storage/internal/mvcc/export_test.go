@@ -2,6 +2,7 @@ package mvcc
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
@@ -68,18 +69,40 @@ const (
 )
 
 // KeepAhead says how long pages are kept.
-func (s *Store) KeepAhead(d time.Duration) { s.ahead.keep = d }
+func (s *Store) KeepAhead(d time.Duration) { s.ahead.keepFor = d }
 
 // Ahead is ahead.
 type Ahead struct{ *ahead }
 
-// NewAhead is newAhead.
-func NewAhead(read func(context.Context, RangeOptions) (*RangeResult, error)) Ahead {
-	return Ahead{newAhead(read)}
+// WaitReadAhead waits until no page is being read ahead.
+func WaitReadAhead(ctx context.Context, s *Store) error {
+	return Poll(ctx, func() bool {
+		s.ahead.mu.Lock()
+		defer s.ahead.mu.Unlock()
+		return s.ahead.reading == 0
+	})
+}
+
+// pager is a reader of pages alone.
+type pager struct {
+	reader
+	page func(context.Context, RangeOptions) (*RangeResult, error)
+}
+
+func (p pager) Page(ctx context.Context, o RangeOptions) (*RangeResult, error) {
+	return p.page(ctx, o)
+}
+
+// NewAhead makes an ahead, which reads pages by a function.
+func NewAhead(ctx context.Context,
+	page func(context.Context, RangeOptions) (*RangeResult, error)) Ahead {
+	a := newAhead(ctx, nil)
+	a.link(pager{page: page})
+	return Ahead{a}
 }
 
 // Turned is turned.
-func (a Ahead) Turned(ctx context.Context, o RangeOptions, res *RangeResult) { a.turned(ctx, o, res) }
+func (a Ahead) Turned(o RangeOptions, res *RangeResult) { a.turned(o, res) }
 
 // Close is close.
 func (a Ahead) Close() { a.close() }
@@ -89,7 +112,7 @@ const SkippedReads = skippedReads
 
 // Uncache forgets a row that is kept.
 func Uncache(s *Store, key contract.Key) {
-	c := s.cache
+	c := s.rows.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	kv, _ := c.rows.Get(key)
@@ -98,8 +121,28 @@ func Uncache(s *Store, key contract.Key) {
 
 // CachedBytes measures the rows that are kept, and returns what is counted of them, too.
 func CachedBytes(s *Store) (bytes, counted int) {
-	s.cache.mu.Lock()
-	defer s.cache.mu.Unlock()
-	s.cache.rows.Scan(func(_ contract.Key, kv *KeyValue) bool { bytes += cachedSize(kv); return true })
-	return bytes, s.cache.bytes
+	c := s.rows.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rows.Scan(func(_ contract.Key, kv *KeyValue) bool { bytes += cachedSize(kv); return true })
+	return bytes, c.bytes
+}
+
+// readers are the names of Store.links.
+var readers = []string{"rows", "deltas", "undo", "ahead", "left"}
+
+// Memories are the readers of the chain that may be left out.
+func Memories() []string {
+	return slices.DeleteFunc(slices.Clone(readers), func(name string) bool { return name == "undo" })
+}
+
+// LeaveOut composes the chain of a store anew, without some readers.
+func LeaveOut(s *Store, without ...string) {
+	var links []link
+	for i, l := range s.links() {
+		if !slices.Contains(without, readers[i]) {
+			links = append(links, l)
+		}
+	}
+	s.reads = chained(s.source, links...)
 }

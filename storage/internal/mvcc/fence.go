@@ -209,7 +209,8 @@ func (s *Store) adopt(st contract.State, level slog.Level, reason string) {
 		"filled again", "reason", reason, "epoch", int64(st.Head.Epoch), "revision",
 		int64(st.Head.Revision))
 	s.metrics.adopted()
-	s.snapshots.forget()
+	s.deltas.forget()
+	s.left.forget()
 	s.hub.reset(st)
 }
 

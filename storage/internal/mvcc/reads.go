@@ -235,56 +235,23 @@ func (s *Store) Get(ctx context.Context, key contract.Key) (kv *KeyValue, head c
 
 // get reads one key by a query of its own.
 func (s *Store) get(ctx context.Context, key contract.Key) (*KeyValue, contract.Revision, error) {
-	var row *contract.Row
-	st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		row, st, err = s.b.Get(ctx, key)
-		return st, err
-	})
-	if err != nil || row == nil {
-		return nil, st.Head.Revision, err
-	}
-	kv := keyValue(row)
-	s.cache.keep(st.Head, kv)
-	return kv, st.Head.Revision, nil
+	kv, st, err := s.reads.Get(ctx, key)
+	return kv, st.Head.Revision, err
 }
 
-func keyValue(r *contract.Row) *KeyValue {
-	return &KeyValue{Key: r.Key, Revision: r.Revision, Create: r.Create, Version: r.Version,
-		Lease: r.Lease, Value: r.Value}
-}
+// Cached tells whether a page of a range most likely reads no more than the head.
+func (s *Store) Cached(start, end contract.Key) bool { return s.reads.Cached(start, end) }
 
 // queryHead is the query of coalesced reads of the head.
 func (s *Store) queryHead([]contract.Key) (map[contract.Key]*KeyValue, contract.Revision, error) {
-	st, err := s.read(s.ctx, s.b.State)
+	st, err := s.source.State(s.ctx)
 	return nil, st.Head.Revision, s.unlessClosed(err)
 }
 
 // queryKeys is the query of coalesced reads of keys.
 func (s *Store) queryKeys(keys []contract.Key) (map[contract.Key]*KeyValue, contract.Revision, error) {
-	if known, others := s.cache.takesKeys(keys); len(known) > 0 {
-		found, head, err := s.cachedKeys(known, others)
-		if found != nil || err != nil {
-			return found, head, s.unlessClosed(err)
-		}
-	}
-	found := make(map[contract.Key]*KeyValue, len(keys))
-	if len(keys) == 1 {
-		kv, head, err := s.get(s.ctx, keys[0])
-		if kv != nil {
-			found[kv.Key] = kv
-		}
-		return found, head, s.unlessClosed(err)
-	}
-	var rows []contract.Row
-	st, err := s.read(s.ctx, func(ctx context.Context) (st contract.State, err error) {
-		rows, st, err = s.b.(contract.KeysReader).GetKeys(ctx, keys)
-		return st, err
-	})
-	if err != nil {
-		return nil, 0, s.unlessClosed(err)
-	}
-	s.foundKeys(st.Head, rows, found)
-	return found, st.Head.Revision, nil
+	found, st, err := s.reads.GetKeys(s.ctx, keys)
+	return found, st.Head.Revision, s.unlessClosed(err)
 }
 
 // unlessClosed gives the reason of a query that ended with the store.

@@ -2,6 +2,7 @@ package mvcc
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sort"
 	"sync"
@@ -18,25 +19,25 @@ import (
 //
 // Such an answer is what the database would have said itself (I4, I5):
 //
-//   - A row that is here is the newest one of its key at upto. Either an event has brought it, or a
+//   - A row in the cache is the newest one of its key at upto. Either an event has brought it, or a
 //     read whose head was upto. The hub delivers every later event, once and in order (I3), and the
 //     row of the event takes the place of the one before it.
-//   - A range that is whole has all its rows here. It became whole by a page whose head was upto.
-//     It stays so by the events: what is created comes, what is deleted goes. If a row has to go
-//     that is not deleted, its key is in no whole range any more.
-//   - A page at an older revision leaves out what is newer. That is here, too, if events have
-//     brought it, and if no row as new as that has gone since; see lost.
+//   - All rows of a whole range are in the cache. The range became whole by a page whose head was
+//     upto. It stays whole by the events: what is created comes, what is deleted goes. A key whose
+//     row has to go, though the key exists, belongs to no whole range any more.
+//   - A page at an older revision leaves out newer rows. Those are in the cache, too, if events
+//     have brought them, and if no row as new as that has gone since; see lost.
 //   - A call reads the head after it has begun, as every read does, or the head together with keys.
-//     It uses a row from here only if the hub has delivered that head. If the row's own revision is
-//     not beyond the head either, the row is the newest one of its key at the head.
-//   - It uses a page from here only if the head is upto. If the hub has come further, what it has
-//     delivered may be a part of a group, and no head.
-//   - A count is of the revision of a page, whose call has read the head.
-//   - That head is of the history that the hub delivers: the trail knows its token. When the hub
-//     begins anew, all is forgotten, and no head from before is taken any more (I6).
+//     It uses a row of the cache only if the hub has delivered that head. If the row's own revision
+//     is not beyond the head either, the row is the newest one of its key at the head.
+//   - It uses a page of the cache only if the head is upto. If the hub has come further, what it
+//     has delivered may be a part of a group, and no head.
+//   - A count belongs to the revision of a page, whose call has read the head.
+//   - That head belongs to the history that the hub delivers: the trail knows its token. When the
+//     hub begins anew, the cache forgets everything, and takes no head from before any more (I6).
 //
 // If another process has written what the hub has not delivered yet, the database is asked for all.
-// The value of a row that is here is right, even if the log has lost it since.
+// The value of a row in the cache is right, even if the log has lost it since.
 
 // rowCache keeps the newest rows of keys that were read or written lately.
 type rowCache struct {
@@ -51,7 +52,7 @@ type rowCache struct {
 	// rows are never changed. A copy of the tree costs little, and may be read without mu.
 	rows  *btree.Map[contract.Key, *KeyValue]
 	bytes int
-	// whole are the ranges of which all rows are here.
+	// whole are the ranges of which all rows are in the cache.
 	whole keyRanges
 	// lost is the greatest revision of a row that was not kept, or had to go, though its key
 	// exists.
@@ -177,59 +178,62 @@ func (c *rowCache) evictKeysLocked(gone []*KeyValue) contract.Key {
 }
 
 // keepPage keeps the rows of a page that was read from the database, as far as there is room, so a
-// list of more than that does not drive out what is read more often. As far as they are here, the
+// list of more than that does not drive out what is read more often. As far as they are kept, the
 // range is whole.
-func (c *rowCache) keepPage(q contract.PageQuery, p *contract.Page) {
-	if c.most == 0 || q.KeysOnly {
+func (c *rowCache) keepPage(o RangeOptions, p *RangeResult) {
+	if c.most == 0 || o.KeysOnly {
 		return
 	}
-	begin := q.Start
-	for rows := range slices.Chunk(p.Rows, cachedPiece) {
-		end := rows[len(rows)-1].Key + "\x00"
-		if !c.keepPiece(q, p.State.Head, rows, keyRange{begin, end}) {
+	begin := o.From
+	for kvs := range slices.Chunk(p.KVs, cachedPiece) {
+		end := kvs[len(kvs)-1].Key + "\x00"
+		if !c.keepPiece(o.At, p.state.Head, kvs, keyRange{begin, end}) {
 			return
 		}
 		begin = end
 	}
-	if !p.More && len(p.Rows) < q.Limit {
-		c.keepPiece(q, p.State.Head, nil, keyRange{begin, q.End})
+	if !p.More && len(p.KVs) < o.Limit {
+		c.keepPiece(o.At, p.state.Head, nil, keyRange{begin, o.End})
 	}
 }
 
-// keepPiece keeps rows of a page, which are all of a range, and tells whether all of them are here.
-func (c *rowCache) keepPiece(q contract.PageQuery, head contract.Position, rows []contract.Row, r keyRange) bool {
+// keepPiece keeps rows of a page at a revision, which are all of a range, and tells whether all of
+// them are in the cache.
+func (c *rowCache) keepPiece(at contract.Revision, head contract.Position, kvs []KeyValue, r keyRange) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if head != c.upto {
 		return false
 	}
-	for i := range rows {
-		kv := keyValue(&rows[i])
+	for i := range kvs {
+		kv := &kvs[i]
 		if old, ok := c.rows.Get(kv.Key); ok && old.Revision == kv.Revision {
 			continue
 		}
 		size := cachedSize(kv)
 		if kv.Value == nil || c.bytes+size > c.most || size > c.most/16 {
-			c.addLocked(q, keyRange{r.start, kv.Key})
+			c.addLocked(at, keyRange{r.start, kv.Key})
 			return false
 		}
-		c.putLocked(kv)
+		own := *kv // a pointer into the page would keep all of it in memory
+		c.putLocked(&own)
 	}
-	c.addLocked(q, r)
+	c.addLocked(at, r)
 	return true
 }
 
-// addLocked notes that all rows of a range are here that a page had, whose head is upto.
-func (c *rowCache) addLocked(q contract.PageQuery, r keyRange) {
-	older := q.At != 0 && q.At < c.upto.Revision
-	if older && (q.At < c.since.Revision || q.At < c.lost) {
+// addLocked notes that a page at a revision had all rows of a range, and that they are in the
+// cache. The head of the page is upto.
+func (c *rowCache) addLocked(at contract.Revision, r keyRange) {
+	older := at != 0 && at < c.upto.Revision
+	if older && (at < c.since.Revision || at < c.lost) {
 		return // something newer may be missing
 	}
 	c.whole.add(r)
 	c.boundLocked()
 }
 
-// removeLocked notes that a row of a range is not here.
+// removeLocked notes that a row of a range is not in the cache.
 func (c *rowCache) removeLocked(r keyRange) {
 	c.whole.remove(r)
 	c.boundLocked()
@@ -248,14 +252,14 @@ func (c *rowCache) skipsLocked() bool {
 	return skips
 }
 
-// takesPage tells whether a page is not read, since its range is here.
-func (c *rowCache) takesPage(q contract.PageQuery) bool {
+// takesPage tells whether a page is not read, since its range is in the cache.
+func (c *rowCache) takesPage(r keyRange) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.whole.contain(keyRange{q.Start, q.End}) && !c.skipsLocked()
+	return c.whole.contain(r) && !c.skipsLocked()
 }
 
-// takesKeys returns those of the keys that are not read, since their rows are here, and the others.
+// takesKeys returns the keys that are not read, since their rows are in the cache, and the others.
 func (c *rowCache) takesKeys(keys []contract.Key) (known, others []contract.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -304,40 +308,39 @@ func (c *rowCache) find(head contract.Position, keys []contract.Key, found map[c
 }
 
 // page reads a page at a state. It returns nil if the hub has not come to its head, or has come
-// further, or if not all of the range is here.
-func (c *rowCache) page(st contract.State, q contract.PageQuery) *contract.Page {
+// further, or if not all of the range is in the cache.
+func (c *rowCache) page(st contract.State, o RangeOptions) *RangeResult {
 	c.mu.Lock()
-	if st.Head != c.upto || !c.whole.contain(keyRange{q.Start, q.End}) {
+	if st.Head != c.upto || !c.whole.contain(keyRange{o.From, o.End}) {
 		c.mu.Unlock()
 		return nil
 	}
 	rows := c.rows.Copy()
 	c.mu.Unlock()
-	p, bytes := &contract.Page{State: st}, 0
-	rows.Ascend(q.Start, func(k contract.Key, kv *KeyValue) bool {
+	res, bytes := newResult(o, st), 0
+	rows.Ascend(o.From, func(k contract.Key, kv *KeyValue) bool {
 		switch {
-		case k >= q.End || len(p.Rows) == q.Limit:
+		case k >= o.End || len(res.KVs) == o.Limit:
 			return false
-		case q.At != 0 && kv.Revision > q.At:
+		case o.At != 0 && kv.Revision > o.At:
 			return true
 		}
-		row := contract.Row{Key: k, Revision: kv.Revision, Create: kv.Create, Version: kv.Version,
-			Lease: kv.Lease}
-		if !q.KeysOnly {
-			row.Value = kv.Value
+		res.KVs = append(res.KVs, *kv)
+		if last := &res.KVs[len(res.KVs)-1]; o.KeysOnly {
+			last.Value = nil
+		} else {
+			bytes += len(last.Value)
 		}
-		p.Rows = append(p.Rows, row)
-		bytes += len(row.Value)
-		p.More = bytes >= contract.ReadBytes
-		return !p.More
+		res.More = bytes >= contract.ReadBytes
+		return !res.More
 	})
-	return p
+	return res
 }
 
 // count counts the keys of a range at a revision, but for those that were written since, and
 // returns the head up to which they were. It stops at the limit, if that is not 0. A page at the
 // revision was read when the history went up to read. It returns false if the hub has not come so
-// far, as the page may be of another history then, or if the range is not here.
+// far, as the page may belong to another history then, or if the range is not in the cache.
 func (c *rowCache) count(at, read contract.Revision, r keyRange, limit int64) (n int64, head contract.Revision,
 	ok bool) {
 	c.mu.Lock()
@@ -356,78 +359,125 @@ func (c *rowCache) count(at, read contract.Revision, r keyRange, limit int64) (n
 	return n, head, true
 }
 
-// Cached tells whether a page of a range most likely reads no more than the head.
-func (s *Store) Cached(start, end contract.Key) bool {
-	c := s.cache
+// rows is the reader that answers from the cache.
+type rows struct {
+	reader
+	cache  *rowCache
+	hub    *hub
+	tailer *tailer
+	// state reads the state, which proves a page.
+	state func(context.Context) (contract.State, error)
+}
+
+func (r *rows) link(next reader) reader { r.reader = next; return r }
+
+// Cached implements reader.
+func (r *rows) Cached(start, end contract.Key) bool {
+	c := r.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.skip == 0 && c.whole.contain(keyRange{start, end})
 }
 
-// delivered tells whether the hub has delivered a head that was read. It waits a moment if that may
-// be what this process commits just now.
-func (s *Store) delivered(ctx context.Context, head contract.Position) bool {
-	if s.hub.has(head) {
+// Page implements reader.
+func (r *rows) Page(ctx context.Context, o RangeOptions) (*RangeResult, error) {
+	if res, err := r.cachedPage(ctx, o); res != nil || err != nil {
+		return res, err
+	}
+	res, err := r.reader.Page(ctx, o)
+	if err == nil {
+		r.cache.keepPage(o, res)
+	}
+	return res, err
+}
+
+// cachedPage reads a page from the cache. It returns nil if it has to be read without it.
+func (r *rows) cachedPage(ctx context.Context, o RangeOptions) (*RangeResult, error) {
+	for range cachedTries {
+		if !r.cache.takesPage(keyRange{o.From, o.End}) {
+			return nil, nil
+		}
+		st, err := r.state(ctx)
+		if err != nil || !r.delivered(ctx, st.Head) {
+			return nil, err
+		}
+		if res := r.cache.page(st, o); res != nil {
+			return res, nil
+		}
+	}
+	r.cache.skipSome()
+	return nil, nil
+}
+
+// Count implements reader. The cached rows are compared with a page alone, so a count without a
+// page is not answered.
+func (r *rows) Count(ctx context.Context, o RangeOptions, page *RangeResult) (int64, contract.State, error) {
+	if page != nil {
+		n, head, ok := r.cache.count(o.At, page.Head, keyRange{o.From, o.End}, o.countLimit())
+		if ok {
+			st := page.state
+			st.Head.Revision = head
+			return n, st, nil
+		}
+	}
+	return r.reader.Count(ctx, o, page)
+}
+
+// Get implements reader.
+func (r *rows) Get(ctx context.Context, key contract.Key) (*KeyValue, contract.State, error) {
+	kv, st, err := r.reader.Get(ctx, key)
+	if err == nil && kv != nil {
+		r.cache.keep(st.Head, kv)
+	}
+	return kv, st, err
+}
+
+// GetKeys implements reader.
+func (r *rows) GetKeys(ctx context.Context, keys []contract.Key) (map[contract.Key]*KeyValue, contract.State, error) {
+	known, others := r.cache.takesKeys(keys)
+	if len(known) > 0 {
+		read, st, err := r.reader.GetKeys(ctx, others)
+		if err != nil {
+			return nil, st, err
+		}
+		found := make(map[contract.Key]*KeyValue, len(keys))
+		if r.delivered(ctx, st.Head) && r.cache.find(st.Head, known, found) {
+			r.keep(st.Head, read)
+			maps.Copy(found, read)
+			return found, st, nil
+		}
+	}
+	found, st, err := r.reader.GetKeys(ctx, keys)
+	if err == nil {
+		r.keep(st.Head, found)
+	}
+	return found, st, err
+}
+
+// keep keeps rows that a read has found in a snapshot with this head.
+func (r *rows) keep(head contract.Position, found map[contract.Key]*KeyValue) {
+	for _, kv := range found {
+		r.cache.keep(head, kv)
+	}
+}
+
+// delivered tells whether the hub has delivered a head that was read. It waits a moment if this
+// process perhaps commits that head just now.
+func (r *rows) delivered(ctx context.Context, head contract.Position) bool {
+	if r.hub.has(head) {
 		return true
 	}
-	if s.tailer.committing(slowQuery) {
+	if r.tailer.committing(slowQuery) {
 		waitCtx, cancel := context.WithTimeout(ctx, deliveryWait)
 		defer cancel()
-		if s.hub.arrive(waitCtx, head.Revision) == nil && s.hub.has(head) {
+		if r.hub.arrive(waitCtx, head.Revision) == nil && r.hub.has(head) {
 			return true
 		}
 	}
 	if ctx.Err() == nil {
-		s.cache.skipSome()
+		r.cache.skipSome()
 	}
 	return false
-}
-
-// cachedKeys reads keys of which the cache knows some. It returns nil if they have to be read
-// without it.
-func (s *Store) cachedKeys(known, others []contract.Key) (found map[contract.Key]*KeyValue, head contract.Revision,
-	err error) {
-	var rows []contract.Row
-	st, err := s.read(s.ctx, func(ctx context.Context) (st contract.State, err error) {
-		rows, st, err = s.b.(contract.KeysReader).GetKeys(ctx, others)
-		return st, err
-	})
-	if err != nil {
-		return nil, 0, err
-	}
-	found = make(map[contract.Key]*KeyValue, len(known)+len(rows))
-	if !s.delivered(s.ctx, st.Head) || !s.cache.find(st.Head, known, found) {
-		return nil, 0, nil
-	}
-	s.foundKeys(st.Head, rows, found)
-	return found, st.Head.Revision, nil
-}
-
-// foundKeys puts rows that a read has found into found and into the cache.
-func (s *Store) foundKeys(head contract.Position, rows []contract.Row, found map[contract.Key]*KeyValue) {
-	for i := range rows {
-		kv := keyValue(&rows[i])
-		found[kv.Key] = kv
-		s.cache.keep(head, kv)
-	}
-}
-
-// cachedPage reads a page from the cache. It returns nil if it has to be read without it.
-func (s *Store) cachedPage(ctx context.Context, q contract.PageQuery) (*contract.Page, error) {
-	for range cachedTries {
-		if !s.cache.takesPage(q) {
-			return nil, nil
-		}
-		st, err := s.read(ctx, s.b.State)
-		if err != nil || !s.delivered(ctx, st.Head) {
-			return nil, err
-		}
-		if p := s.cache.page(st, q); p != nil {
-			return p, nil
-		}
-	}
-	s.cache.skipSome()
-	return nil, nil
 }
 
 // keyRange is the keys from start to before end.

@@ -111,11 +111,16 @@ type Store struct {
 	heads     coalescer[contract.Key, *KeyValue]
 	gets      coalescer[contract.Key, *KeyValue]
 	renewals  coalescer[contract.Lease, contract.LeaseRow]
-	snapshots *snapshots
-	ahead     *ahead
-	cache     *rowCache
 	tailer    *tailer
 	announcer *announcer
+	// reads is the chain of the readers below it; see reader.go.
+	reads  reader
+	source *source
+	rows   *rows
+	deltas *deltas
+	undo   *undo
+	ahead  *ahead
+	left   *left
 	// identity is that of the store when it was opened.
 	identity string
 	// fencing is held while the history is looked into or changed: only its holder calls adopt.
@@ -157,18 +162,23 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
 		reapSoon: make(chan time.Duration, 1), damaged: map[contract.Key]damaged{},
 		sweepSoon: make(chan struct{}, 1),
 		replays:   make(chan struct{}, 2), dropped: make(chan struct{})}
-	s.cache = newRowCache(cfg.CacheBytes)
-	s.hub = newHub(cfg.Ring, cfg.Metrics, s.cache)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.commitCtx, s.commitCancel = context.WithCancel(context.Background())
+	cache := newRowCache(cfg.CacheBytes)
+	s.hub = newHub(cfg.Ring, cfg.Metrics, cache)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
 	s.heads = coalescer[contract.Key, *KeyValue]{query: s.queryHead, size: 1}
 	s.gets = coalescer[contract.Key, *KeyValue]{query: s.queryKeys, size: 64}
 	s.renewals = coalescer[contract.Lease, contract.LeaseRow]{query: s.queryRenewals, size: 256}
-	s.snapshots = newSnapshots(s)
-	s.ahead = newAhead(s.readRange)
 	s.tailer = newTailer(s)
 	s.announcer = announcerOf(b, cfg.Polls)
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.commitCtx, s.commitCancel = context.WithCancel(context.Background())
+	s.source = &source{b: b, read: s.read}
+	s.rows = &rows{cache: cache, hub: s.hub, tailer: s.tailer, state: s.source.State}
+	s.deltas = newDeltas()
+	s.undo = &undo{values: s.source.values}
+	s.ahead = newAhead(s.ctx, s.source.State)
+	s.left = newLeft()
+	s.compose()
 
 	if err := s.beginInTime(ctx); err != nil {
 		s.cancel()
@@ -439,11 +449,8 @@ type KeyValue struct {
 }
 
 // Count counts the keys in [start, end) that exist now.
-func (s *Store) Count(ctx context.Context, start, end contract.Key) (n int64, err error) {
-	_, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		n, st, err = s.b.Count(ctx, start, end, 0, 0)
-		return st, err
-	})
+func (s *Store) Count(ctx context.Context, start, end contract.Key) (int64, error) {
+	n, _, err := s.CountAt(ctx, start, end, 0)
 	return n, err
 }
 
@@ -451,7 +458,7 @@ func (s *Store) Count(ctx context.Context, start, end contract.Key) (n int64, er
 func (s *Store) Epoch() contract.Epoch { return s.hub.position().Epoch }
 
 // State reads where the history stands, linearizably.
-func (s *Store) State(ctx context.Context) (contract.State, error) { return s.read(ctx, s.b.State) }
+func (s *Store) State(ctx context.Context) (contract.State, error) { return s.source.State(ctx) }
 
 // Everywhere reads a key, linearizably, in all stores of the database that were not dropped. It
 // returns the values by the names of the stores that have it.

@@ -12,25 +12,20 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// replacing is a backend that knows which keys were replaced, and nothing else.
+// replacing is a reader that knows which keys were replaced, and nothing else.
 type replacing struct {
-	contract.Backend
+	reader
 	read func(contract.ReplacedQuery) []contract.Replaced
 }
 
-func (b *replacing) Replaced(_ context.Context, q contract.ReplacedQuery) ([]contract.Replaced, contract.State, error) {
-	return b.read(q), contract.State{Head: contract.Position{Revision: q.Upto}, Writable: true}, nil
+func (r replacing) Replaced(_ context.Context, q contract.ReplacedQuery) ([]contract.Replaced, error) {
+	return r.read(q), nil
 }
 
-func newReplacing(read func(contract.ReplacedQuery) []contract.Replaced) *snapshots {
-	s := &Store{b: &replacing{read: read}, ctx: context.Background(), metrics: NewMetrics()}
-	s.cfg = s.cfg.withDefaults()
-	s.cache = newRowCache(0)
-	s.hub = newHub(s.cfg.Ring, s.metrics, s.cache)
-	s.hub.reset(contract.State{})
-	s.tailer = newTailer(s)
-	s.snapshots = newSnapshots(s)
-	return s.snapshots
+func newReplacing(read func(contract.ReplacedQuery) []contract.Replaced) *deltas {
+	d := newDeltas()
+	d.link(replacing{read: read})
+	return d
 }
 
 // TestMergeReplaced compares the merge with sorting, for lists of all proportions.
@@ -67,9 +62,9 @@ func TestDeltaWaitsWithContext(t *testing.T) {
 			<-hold
 			return nil
 		})
-		key := deltaKey{start: "/", end: "0", at: 1}
+		q := contract.ReplacedQuery{Start: "/", End: "0", At: 1, After: 1, Upto: 10}
 		go func() {
-			if _, err := c.delta(t.Context(), key, 10); err != nil {
+			if _, err := c.Replaced(t.Context(), q); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -77,7 +72,7 @@ func TestDeltaWaitsWithContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			_, err := c.delta(ctx, key, 10)
+			_, err := c.Replaced(ctx, q)
 			done <- err
 		}()
 		synctest.Wait()
@@ -117,7 +112,8 @@ func BenchmarkDelta(b *testing.B) {
 				each := (keys - first) / (chunks - 1)
 				for i := range chunks {
 					upto := contract.Revision(1 + first + i*each)
-					d, err := c.delta(b.Context(), deltaKey{start: "/", end: "0", at: 1}, upto)
+					d, err := c.Replaced(b.Context(), contract.ReplacedQuery{Start: "/", End: "0", At: 1,
+						After: 1, Upto: upto})
 					if err != nil || len(d) != int(upto)-1 {
 						b.Fatal(len(d), upto, err)
 					}
