@@ -194,123 +194,174 @@ const anyone = "*"
 // name its owner asks for, and whichever address they reach. So as soon as there are several
 // stores, the common name decides. If clients need no certificate, a server name would keep nobody
 // out.
-func (c *etcdCommand) planStores() (errs []error) {
+func (c *etcdCommand) planStores() []error {
 	c.stores, c.doors = nil, nil
-	names := map[string]*etcdStore{}
-	each := func(flag string, values []string, use func(s *etcdStore, value string) error) {
-		for _, v := range values {
-			name, value, found := strings.Cut(v, "=")
-			err := storage.CheckStoreName(name)
-			s := c.find(name)
-			switch {
-			case !found || value == "":
-				err = errors.New("it is not of the form NAME=VALUE")
-			case err != nil:
-			case use == nil:
-				if s == nil {
-					c.stores = append(c.stores, &etcdStore{name: name, tls: &tlsFiles{
-						cert: c.tls.cert, key: c.tls.key, authority: c.tls.authority,
-						require: c.tls.require}})
-				}
-			case s == nil:
-				err = fmt.Errorf("the store %q is not served: see --listen-store and "+
-					"--store-server-name", name)
-			default:
-				err = use(s, value)
-			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("--%s %q: %w", flag, v, err))
-			}
+	p := &storePlan{etcdCommand: c, byHost: map[string]*etcdStore{}, allowed: map[string][]string{}}
+	if p.findStores(); len(p.errs) > 0 {
+		return p.errs
+	}
+	p.findDoors()
+	p.eachOf("store-client-name", c.clientNames, func(s *etcdStore, name string) error {
+		p.allowed[s.name] = append(p.allowed[s.name], name)
+		return nil
+	})
+	p.eachOf("store-server-name", c.serverNames, p.addServerName)
+	p.findFiles()
+	for _, s := range c.stores {
+		p.letClientsIn(s)
+		p.checkFiles(s)
+	}
+	return p.errs
+}
+
+// storePlan is what planStores has read.
+type storePlan struct {
+	*etcdCommand
+	// byHost are the stores that have server names, by these names.
+	byHost map[string]*etcdStore
+	// allowed are the values of --store-client-name, by the names of the stores.
+	allowed map[string][]string
+	errs    []error
+}
+
+// each calls use for each value of a flag, which is of the form NAME=VALUE.
+func (p *storePlan) each(flag string, values []string, use func(name, value string) error) {
+	for _, v := range values {
+		name, value, found := strings.Cut(v, "=")
+		err := storage.CheckStoreName(name)
+		switch {
+		case !found || value == "":
+			err = errors.New("it is not of the form NAME=VALUE")
+		case err == nil:
+			err = use(name, value)
+		}
+		if err != nil {
+			p.errs = append(p.errs, fmt.Errorf("--%s %q: %w", flag, v, err))
 		}
 	}
-	if len(c.clientURLs) > 0 {
-		each("store", []string{c.storage.Store + "=" + c.storage.Store}, nil)
+}
+
+// eachOf is each for a flag whose values describe stores that are served.
+func (p *storePlan) eachOf(flag string, values []string,
+	use func(s *etcdStore, value string) error) {
+	p.each(flag, values, func(name, value string) error {
+		s := p.find(name)
+		if s == nil {
+			return fmt.Errorf("the store %q is not served: see --listen-store and "+
+				"--store-server-name", name)
+		}
+		return use(s, value)
+	})
+}
+
+// findStores finds out which stores are served.
+func (p *storePlan) findStores() {
+	serve := func(name, _ string) error {
+		if p.find(name) == nil {
+			p.stores = append(p.stores, &etcdStore{name: name, tls: &tlsFiles{
+				cert: p.tls.cert, key: p.tls.key, authority: p.tls.authority,
+				require: p.tls.require}})
+		}
+		return nil
 	}
-	each("listen-store", c.listenStores, nil)
-	each("store-server-name", c.serverNames, nil)
-	if len(errs) > 0 {
-		return errs
+	if name := p.storage.Store; len(p.clientURLs) > 0 {
+		p.each("store", []string{name + "=" + name}, serve)
 	}
-	for _, u := range c.clientURLs {
-		c.doors = append(c.doors, &door{url: u, store: c.stores[0], names: names})
-		c.stores[0].urls = append(c.stores[0].urls, u)
+	p.each("listen-store", p.listenStores, serve)
+	p.each("store-server-name", p.serverNames, serve)
+}
+
+// findDoors finds out at which URLs clients reach the stores.
+func (p *storePlan) findDoors() {
+	for _, u := range p.clientURLs {
+		p.doors = append(p.doors, &door{url: u, store: p.stores[0], names: p.byHost})
+		p.stores[0].urls = append(p.stores[0].urls, u)
 	}
-	if len(c.advertised) > 0 {
-		c.stores[0].urls = c.advertised
+	if len(p.advertised) > 0 {
+		p.stores[0].urls = p.advertised
 	}
-	each("listen-store", c.listenStores, func(s *etcdStore, u string) error {
-		c.doors = append(c.doors, &door{url: u, store: s})
+	p.eachOf("listen-store", p.listenStores, func(s *etcdStore, u string) error {
+		p.doors = append(p.doors, &door{url: u, store: s})
 		s.urls = append(s.urls, u)
 		return nil
 	})
-	allowed := map[string][]string{}
-	each("store-client-name", c.clientNames, func(s *etcdStore, name string) error {
-		allowed[s.name] = append(allowed[s.name], name)
-		return nil
-	})
-	each("store-server-name", c.serverNames, func(s *etcdStore, host string) error {
-		host = strings.ToLower(host)
-		switch other := names[host]; {
-		case len(c.clientURLs) == 0:
-			return errors.New("there is no --listen-client-urls for it")
-		case other != nil && other != s:
-			return fmt.Errorf("it is the server name of the store %q, too", other.name)
-		case !c.tls.require && !slices.Contains(allowed[s.name], anyone):
-			return fmt.Errorf("clients ask for what name they like, so it needs "+
-				"--client-cert-auth, or --store-client-name %s=* to let everybody in", s.name)
-		}
-		names[host] = s
-		secure := false
-		for _, text := range c.clientURLs {
-			u, err := url.Parse(text)
-			if err == nil && (u.Scheme == "https" || u.Scheme == "unixs") {
-				secure = true
-				if u.Scheme == "https" {
-					u.Host = net.JoinHostPort(host, u.Port())
-				}
-				s.urls = append(s.urls, u.String())
+}
+
+// addServerName gives a store a server name.
+func (p *storePlan) addServerName(s *etcdStore, host string) error {
+	host = strings.ToLower(host)
+	switch other := p.byHost[host]; {
+	case len(p.clientURLs) == 0:
+		return errors.New("there is no --listen-client-urls for it")
+	case other != nil && other != s:
+		return fmt.Errorf("it is the server name of the store %q, too", other.name)
+	case !p.tls.require && !slices.Contains(p.allowed[s.name], anyone):
+		return fmt.Errorf("clients ask for what name they like, so it needs "+
+			"--client-cert-auth, or --store-client-name %s=* to let everybody in", s.name)
+	}
+	p.byHost[host] = s
+	secure := false
+	for _, text := range p.clientURLs {
+		u, err := url.Parse(text)
+		if err == nil && (u.Scheme == "https" || u.Scheme == "unixs") {
+			secure = true
+			if u.Scheme == "https" {
+				u.Host = net.JoinHostPort(host, u.Port())
 			}
+			s.urls = append(s.urls, u.String())
 		}
-		if !secure {
-			return errors.New("none of --listen-client-urls has TLS")
-		}
-		return nil
-	})
+	}
+	if !secure {
+		return errors.New("none of --listen-client-urls has TLS")
+	}
+	return nil
+}
+
+// findFiles finds the certificates and keys that stores have for themselves.
+func (p *storePlan) findFiles() {
 	set := func(field func(*tlsFiles) *string) func(*etcdStore, string) error {
 		return func(s *etcdStore, file string) error {
 			*field(s.tls) = file
 			return nil
 		}
 	}
-	each("store-cert-file", c.storeCerts, set(func(f *tlsFiles) *string { return &f.cert }))
-	each("store-key-file", c.storeKeys, set(func(f *tlsFiles) *string { return &f.key }))
-	each("store-trusted-ca-file", c.storeAuthorities,
+	p.eachOf("store-cert-file", p.storeCerts, set(func(f *tlsFiles) *string { return &f.cert }))
+	p.eachOf("store-key-file", p.storeKeys, set(func(f *tlsFiles) *string { return &f.key }))
+	p.eachOf("store-trusted-ca-file", p.storeAuthorities,
 		set(func(f *tlsFiles) *string { return &f.authority }))
-	for _, s := range c.stores {
-		s.alone = len(c.stores) == 1
-		common := allowed[s.name]
-		if len(common) == 0 && !s.alone {
-			common = []string{s.name}
-		}
-		if s.tls.require && len(common) > 0 && !slices.Contains(common, anyone) {
-			s.tls.names = map[string]bool{}
-			for _, name := range common {
-				s.tls.names[name] = true
-			}
-		}
-		if len(allowed[s.name]) > 0 && !slices.Contains(common, anyone) {
-			errs = append(errs, c.idleNames(s)...)
-		}
-		if (s.tls.cert == c.tls.cert) != (s.tls.key == c.tls.key) {
-			errs = append(errs, fmt.Errorf("the store %q needs both --store-cert-file and "+
-				"--store-key-file", s.name))
-		}
-		if s.tls.require && s.tls.authority == "" {
-			errs = append(errs, fmt.Errorf("--client-cert-auth needs --trusted-ca-file, or "+
-				"--store-trusted-ca-file for the store %q", s.name))
+}
+
+// letClientsIn decides which common names the certificates of a store's clients may have.
+func (p *storePlan) letClientsIn(s *etcdStore) {
+	s.alone = len(p.stores) == 1
+	common := p.allowed[s.name]
+	if len(common) == 0 && !s.alone {
+		common = []string{s.name}
+	}
+	if slices.Contains(common, anyone) {
+		return
+	}
+	if s.tls.require && len(common) > 0 {
+		s.tls.names = map[string]bool{}
+		for _, name := range common {
+			s.tls.names[name] = true
 		}
 	}
-	return errs
+	if len(p.allowed[s.name]) > 0 {
+		p.errs = append(p.errs, p.idleNames(s)...)
+	}
+}
+
+// checkFiles notes which files a store lacks.
+func (p *storePlan) checkFiles(s *etcdStore) {
+	if (s.tls.cert == p.tls.cert) != (s.tls.key == p.tls.key) {
+		p.errs = append(p.errs, fmt.Errorf("the store %q needs both --store-cert-file and "+
+			"--store-key-file", s.name))
+	}
+	if s.tls.require && s.tls.authority == "" {
+		p.errs = append(p.errs, fmt.Errorf("--client-cert-auth needs --trusted-ca-file, or "+
+			"--store-trusted-ca-file for the store %q", s.name))
+	}
 }
 
 // idleNames are the reasons why the common names that are given for a store would keep nobody out.
