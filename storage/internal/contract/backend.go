@@ -17,9 +17,9 @@ type Revision int64
 // epoch of a dropped store is negative.
 type Epoch int64
 
-// Era counts how often a process could not prove that what Follows is of the same history as what
-// it had seen: it went over to another epoch, or compaction had removed what it was to read next.
-// Within an era, a revision stands for one content. Valid eras start at 1.
+// Era counts how often a process could not prove that the next rows of the log belong to the
+// history that it had seen: it went over to another epoch, or compaction had removed what it was to
+// read next. Within an era, a revision stands for one content. Valid eras start at 1.
 type Era uint64
 
 // Any is an expectation that every state of a key meets. A deletion needs a key that exists all the
@@ -57,8 +57,8 @@ type State struct {
 	// Swept is the revision up to which the rows that were replaced have been removed. Swept <=
 	// Compacted. While a sweep is under way, it may be behind what a batch has returned.
 	Swept Revision
-	// Writable is false on a standby or a read-only server. What such a server says may be late and
-	// is never used.
+	// Writable is false on a standby or a read-only server. The answers of such a server may be
+	// late and are never used.
 	Writable bool
 	// Now is the database's clock.
 	Now time.Time
@@ -154,7 +154,7 @@ type Outcome struct {
 	Version int64
 	Lease   Lease
 	// PrevValue is the value that an accepted deletion removed, if its mutation has not HasPrev.
-	// It is nil beyond what [Returned] takes, and who needs the value then reads it from the log.
+	// It is nil beyond what [Returned] takes, and a caller that needs the value then reads it from the log.
 	PrevValue []byte
 	// Err says why the mutation was not accepted although its expectation holds. Either it is
 	// [ErrNoLease], or it is of class Data: the value that a deletion would remove is lost.
@@ -280,7 +280,7 @@ const (
 	MaxValueBytes = 3 << 19
 )
 
-// Fence asks for a new epoch. What it does is decided by [Fence.After], under the commit lock; see
+// Fence asks for a new epoch. [Fence.After] decides, under the commit lock, what is done; see
 // [StartEpoch].
 type Fence struct {
 	// Seen is the newest position that this process knows.
@@ -467,8 +467,8 @@ type Backend interface {
 	Quota(ctx context.Context) (Quota, State, error)
 
 	// Everywhere reads a key in all stores of the database that were not dropped. It returns the
-	// values by the names of the stores that have it. The value of each store is of a moment after
-	// the call, and all are of the same one where the stores share tables.
+	// values by the names of the stores that have it. The value of each store is read at a moment
+	// after the call, and all are read at the same moment where the stores share tables.
 	Everywhere(ctx context.Context, key Key) (map[string][]byte, State, error)
 
 	// Close releases what the backend has for itself, and the connections if nobody else uses them.
@@ -499,8 +499,8 @@ type Snapshot interface {
 	AllLeases() ([]LeaseRow, error)
 }
 
-// Tx is a transaction that holds the commit lock. What it reads is what the last holder has
-// committed, and what itself has written, except for State, which stays what it was at first.
+// Tx is a transaction that holds the commit lock. It reads what the last holder has committed, and
+// what itself has written, except for State, which stays what it was at first.
 type Tx interface {
 	Snapshot
 	// Fingerprint is that of the database in which the transaction runs; see [Identity].
@@ -540,8 +540,8 @@ type Tx interface {
 // KeysReader is a Backend in which reads of keys that wait at the same time had better be one: each
 // costs a round trip, or a transaction.
 type KeysReader interface {
-	// GetKeys reads several different keys: Key, Revision, Create, Version, Lease and Value of
-	// those that exist, in no particular order. The Value of a row whose value is lost is nil, and
+	// GetKeys reads several different keys: Key, Revision, Create, Version, Lease and Value of the
+	// keys that exist, in no particular order. The Value of a row whose value is lost is nil, and
 	// Get says what is wrong with it. Without keys, it is State, over the connections of Get.
 	GetKeys(ctx context.Context, keys []Key) ([]Row, State, error)
 }
@@ -549,9 +549,9 @@ type KeysReader interface {
 // Notifier is a Backend by which processes can tell each other that they have committed.
 //
 // They do so after the commit, in a statement of its own. It can be lost, as when the process ends
-// in between, so it must not be needed: who listens also polls, rarely. In return the commit does
-// not wait for what the database does to notify. PostgreSQL, for one, lets one transaction at a
-// time notify, of all databases of the server, until its commit is on the disk.
+// in between, so it must not be needed: a process that listens also polls, rarely. In return the
+// commit does not wait for what the database does to notify. PostgreSQL, for one, lets one
+// transaction at a time notify, of all databases of the server, until its commit is on the disk.
 type Notifier interface {
 	// Announce tells the processes that listen to which revisions logs have come, which are
 	// committed. The stores are those of one [Database], and each is there once. It may return
@@ -583,9 +583,9 @@ type Poller interface {
 // Shared is a Backend that shares connections to a server with those of other stores, so that one
 // statement can poll them all.
 type Shared interface {
-	// Poll polls stores, whose backends are of the same Database, in one statement: an answer for
-	// each of them, in their order. The first ones, due in number, are asked for [Polled.Due]. The
-	// connection passes the [Gate] of each store. An error that concerns one store is in its
+	// Poll polls stores, whose backends belong to the same Database, in one statement: an answer
+	// for each of them, in their order. The first ones, due in number, are asked for [Polled.Due].
+	// The connection passes the [Gate] of each store. An error that concerns one store is in its
 	// answer, and the others have theirs.
 	Poll(ctx context.Context, stores []Backend, due int) ([]Polled, error)
 }

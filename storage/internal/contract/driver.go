@@ -71,7 +71,7 @@ func (open Separate) Store(ctx context.Context, name string) (Backend, error) {
 // Close implements [Database].
 func (Separate) Close() error { return nil }
 
-// Holders counts those who hold something, and says who was the last.
+// Holders counts the holders of something, and tells which one was the last.
 type Holders struct{ n atomic.Int64 }
 
 // Hold counts one more.

@@ -43,7 +43,7 @@ func Drop(ctx context.Context, b Backend) (dropped bool, err error) {
 		return false, err
 	}
 	if n, ok := b.(Notifier); ok {
-		// Who does not hear it polls.
+		// A process that does not hear it polls.
 		_ = n.Announce(ctx, []Announced{{Store: b, Revision: st.Head.Revision}})
 	}
 	return dropped, erase(ctx, b)

@@ -1,10 +1,10 @@
 package contract
 
 // A database with relaxed durability confirms commits that are not on the disk yet: SQLite with
-// synchronous=NORMAL, PostgreSQL with fsync=off, MySQL with innodb_flush_log_at_trx_commit=2.
-// Whoever holds them, the operating system or the server, takes them along when it ends. What
-// processes have seen tells that, unless all that had seen the lost revisions ended together with
-// the database: then clients would meet the same revisions again, with other content.
+// synchronous=NORMAL, PostgreSQL with fsync=off, MySQL with innodb_flush_log_at_trx_commit=2. They
+// are lost when their holder ends, be it the operating system or the server. The positions that
+// processes have seen tell that, unless all processes that had seen the lost revisions ended
+// together with the database: then clients would meet the same revisions again, with other content.
 //
 // So before its first commit a process records, durably whatever the settings are, the boot that
 // holds such commits. If another one has taken its place, commits may be lost, and the process

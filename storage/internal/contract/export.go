@@ -7,8 +7,7 @@ import (
 
 // Everything that a store holds can be read at one revision, and be put into the place of
 // everything that another one holds, which may be in a database of another kind. Leases and
-// expiries stay what they are. What is not taken along is history: rows that were replaced, and
-// deletions.
+// expiries stay what they are. History is not taken along: rows that were replaced, and deletions.
 //
 // To put it back is one transaction under the commit lock, so nobody ever reads a half of it:
 // neither a server that runs meanwhile, nor one that starts after the process that did it was
@@ -58,10 +57,10 @@ type Import struct {
 	// Beside keeps the keys that exist. A key that comes as well is an error of class [Data].
 	Beside bool
 	// Records calls each for the records, in ascending order of revisions. It may be called again,
-	// after an error. each may give the record other revisions, which then are those that it is
-	// stored with. The record and what it points to are each's to keep until Records returns.
+	// after an error. each may give the record other revisions, and the record is stored with
+	// these. The record and what it points to are each's to keep until Records returns.
 	Records func(each func(*Record) error) error
-	// Leases are those that the records are attached to, and others. They lapse when they say.
+	// Leases are the leases that the records are attached to, and others. They lapse when they say.
 	Leases []LeaseRow
 	// Check reads before the commit what the database holds then, in ascending order of revisions.
 	// Nothing is changed if it returns an error.
@@ -112,7 +111,7 @@ func (in *Import) write(each func(*Record) error) error {
 }
 
 // end returns the state after the import of which st was the state before: the marker of the new
-// epoch is the head, and nothing is left to compact. What was kept is left to sweep.
+// epoch is the head, and nothing is left to compact. Rows that were kept are left to sweep.
 func (in *Import) end(st State) State {
 	st.Head = Position{Epoch: max(st.Head.Epoch, in.Seen.Epoch) + 1, Revision: in.last + 1,
 		Token: in.Token}

@@ -7,8 +7,8 @@ import (
 )
 
 // The stores of a process share connections, and each finds out for itself in which database its
-// history goes on (see fence.go of the engine). So a connection knows since it was made where it
-// leads, and each store has a Gate, which decides which connections it uses.
+// history goes on (see fence.go of the engine). Each connection knows where it leads since it was
+// made, and each store has a Gate, which decides which connections it uses.
 //
 // An address may lead to another database at any time: after a failover, or a restore. Older
 // connections still lead to the old database. Connections are numbered in the order in which they
@@ -25,9 +25,9 @@ import (
 //   - After [Gate.Reconnect] it uses only connections that are begun from then on, and after
 //     [Address.ReadOnly] no store uses others.
 //
-// What polls several stores at once (see polls.go of the engine) takes a connection that is too old
-// for none of them. Each store whose gate asks for its row finds that in the same answer, and uses
-// the answer only if [Gate.Let] lets it.
+// A poll of several stores (see polls.go of the engine) takes a connection that none of them finds
+// too old. Each store whose gate asks for its row finds that in the same answer, and uses the
+// answer only if [Gate.Let] lets it.
 //
 // A connection that is too old for one store is closed, also if others would still use it: they
 // find the same as with any connection that is lost. A store reads its row once for each connection

@@ -7,7 +7,7 @@ import (
 )
 
 // TestGate: a store asks each connection that is newer than all that it has used, goes on with the
-// older ones that lead to the same place, and closes those that lead elsewhere.
+// older ones that lead to the same place, and closes the ones that lead elsewhere.
 func TestGate(t *testing.T) {
 	here := Place{Fingerprint: "here", Boot: "first"}
 	there := Place{Fingerprint: "there", Boot: "first"}

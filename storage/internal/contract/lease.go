@@ -11,10 +11,10 @@ import (
 // then its keys are deleted, each at a revision of its own, and then the row.
 //
 // A key is attached to no lease that has ended. A group attaches keys, and a lease ends, under the
-// commit lock. So a group is before the end, and who looks for the lease's keys after the end finds
-// them; or it is after the end, and is refused. So no key is left behind when the row goes,
-// whatever process has written it. And no lease ends that was renewed in time, since it is renewed
-// under the lock, too, and what lapses is decided there.
+// commit lock. So a group is before the end, and a process that looks for the lease's keys after
+// the end finds them; or it is after the end, and is refused. So no key is left behind when the row
+// goes, whatever process has written it. And no lease ends that was renewed in time, since it is
+// renewed under the lock, too, and what lapses is decided there.
 //
 // Any process goes on with what another one has left. A row that is marked as ended is looked for
 // like one that has lapsed.
@@ -61,8 +61,7 @@ func GrantLease(ctx context.Context, b Backend, r *LeaseRow) (granted bool, st S
 	return granted, st, err
 }
 
-// RenewLeases renews those of the leases that have not lapsed, and returns them, and the state
-// before it.
+// RenewLeases renews the leases that have not lapsed, and returns them, and the state before it.
 func RenewLeases(ctx context.Context, b Backend,
 	leases []Lease) (renewed []LeaseRow, st State, err error) {
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
@@ -82,8 +81,8 @@ func RenewLeases(ctx context.Context, b Backend,
 	return renewed, st, err
 }
 
-// EndLeases marks those of the leases as ended that have lapsed, or all if they are revoked. It
-// returns those that have ended now or before, and the state before it.
+// EndLeases marks the leases that have lapsed as ended, or all leases if they are revoked. It
+// returns the leases that have ended now or before, and the state before it.
 func EndLeases(ctx context.Context, b Backend, leases []Lease,
 	revoked bool) (ended []Lease, st State, err error) {
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {

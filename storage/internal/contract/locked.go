@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// What is done under the commit lock besides commits, once for all backends: the rules decide (see
-// rules.go), and the transaction of a backend reads and writes.
+// This file does, once for all backends, what the commit lock is needed for besides commits. The
+// rules decide (see rules.go), and the transaction of a backend reads and writes.
 
 // locked runs a transaction, unless the store was dropped.
 func locked(ctx context.Context, b Backend, o LockOptions, f func(Tx) error) error {
@@ -130,8 +130,8 @@ func StartEpoch(ctx context.Context, b Backend, f Fence) (st State, err error) {
 	return st, err
 }
 
-// errAnotherDatabase says that the address leads elsewhere than a moment ago. What fences by itself
-// looks at the database again.
+// errAnotherDatabase says that the address leads elsewhere than a moment ago. A process that fences
+// by itself looks at the database again.
 var errAnotherDatabase = Errorf(Transient,
 	"the address leads to another database than the one that was to be fenced: try again")
 

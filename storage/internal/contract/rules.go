@@ -240,11 +240,11 @@ var ErrVoidPlan = Errorf(Transient,
 // rows.
 //
 // A state at or after compacted is made of each key's newest row up to there. A row that was
-// replaced at or below compacted is none of them, and a tombstone or a marker stands for nothing.
-// What a row replaced has a lower revision, so it is enough to look at the rows up to compacted,
-// once each. The row at compacted stays, whatever it is: it may be the head, and whoever has seen
-// it has a proof in it (see Position.in). If it is a tombstone, the batch that finds it at the
-// swept revision removes it, when compacted has passed it.
+// replaced at or below compacted is none of them, and a tombstone or a marker stands for nothing. A
+// row has a greater revision than the row that it replaced, so it is enough to look at the rows up
+// to compacted, once each. The row at compacted stays, whatever it is: it may be the head, and it
+// is a proof for all that have seen it (see Position.in). If it is a tombstone, the batch that
+// finds it at the swept revision removes it, when compacted has passed it.
 func PlanSweep(from Sweepable, limit int) SweepPlan {
 	st := from.State
 	p := SweepPlan{Epoch: st.Head.Epoch, Compacted: st.Compacted, Swept: st.Compacted}
@@ -291,10 +291,10 @@ func ForgetAborted(st State) Revision { return st.Compacted }
 // The epoch proves nothing by itself. It counts the fences of one copy, and a copy that was fenced
 // twice elsewhere has a greater one than the database whose place it takes. Neither does the head:
 // with 100 seen, a copy that was fenced at 50 and has come to 150 since would use 51 to 100 again.
-// What matters is that no revision that anybody has seen can be asked for: all of them have to be
-// below compacted. Half a jump is left for processes that had seen more than this one and cannot be
-// asked any more. A fence leaves a whole jump. So a process that is less than half a jump ahead of
-// the one that fenced goes over to that fence.
+// All revisions that anybody has seen have to be below compacted, so that none of them can be asked
+// for. Half a jump is left for processes that had seen more than this one and cannot be asked any
+// more. A fence leaves a whole jump. So a process that is less than half a jump ahead of the one
+// that fenced goes over to that fence.
 func Adoptable(seen Revision, st State) bool {
 	return st.Compacted >= seen+JumpBefore(st.Compacted)/2
 }
@@ -343,8 +343,9 @@ func (f *Fence) marker(st State, jump, perSecond Revision) Revision {
 	return marker
 }
 
-// Follows tells whether a piece of the log, read from the position on, is of the same history: its
-// first row is the one at the position, or nobody can ask for anything at the position any more.
+// Follows tells whether a piece of the log, read from the position on, belongs to the same history:
+// its first row is the one at the position, or nobody can ask for anything at the position any
+// more.
 func Follows(p Position, t *Tail) bool {
 	var at Token
 	if len(t.Rows) > 0 && t.Rows[0].Revision == p.Revision {

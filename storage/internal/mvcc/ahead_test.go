@@ -78,8 +78,8 @@ func turn(t *testing.T, s *mvcc.Store, o mvcc.RangeOptions, first int) (mvcc.Ran
 var firstThree = mvcc.RangeOptions{Start: "/k/", End: "/k0", Limit: 3, Count: true, Exact: true,
 	Ahead: 3}
 
-// TestPagesAreReadAhead: the second page has the third one read. Whatever is written then, the
-// third is the same list, and names the newest head.
+// TestPagesAreReadAhead: the second page has the third one read. The third is the same list,
+// whatever is written then, and names the newest head.
 func TestPagesAreReadAhead(t *testing.T) {
 	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		b, s := openPaged(t, db)

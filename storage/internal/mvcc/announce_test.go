@@ -63,9 +63,9 @@ func announcers(t *testing.T) (b *announcing, writer, listener *mvcc.Store) {
 	return b, writer, listener
 }
 
-// TestAnnouncements: another process learns of a write at once, without a poll, and of those that
-// follow at once 10 ms later, by one announcement; while an announcement is under way, commits go
-// on, and one more tells of all of them; and Close leaves nothing untold.
+// TestAnnouncements: another process learns of a write at once, without a poll, and of the writes
+// that follow at once 10 ms later, by one announcement; while an announcement is under way, commits
+// go on, and one more tells of all of them; and Close leaves nothing untold.
 func TestAnnouncements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, writer, listener := announcers(t)

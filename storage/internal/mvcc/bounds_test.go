@@ -185,8 +185,8 @@ func (c *counts) Count(ctx context.Context, start, end contract.Key, at contract
 	return c.Backend.Count(ctx, start, end, at, limit)
 }
 
-// TestPagesCountOnce: a list is counted by its first page. What is left is known to the later ones,
-// whatever is written meanwhile.
+// TestPagesCountOnce: a list is counted by its first page. The later ones know how many keys are
+// left, whatever is written meanwhile.
 func TestPagesCountOnce(t *testing.T) {
 	for _, exact := range []bool{false, true} {
 		b := &counts{Backend: openBackend(t, inMemory(t))}

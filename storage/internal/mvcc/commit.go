@@ -101,9 +101,10 @@ func (s *Store) commitLoop() {
 }
 
 // boundQueueing answers the writers that have waited for RetryFor behind the group that begins now,
-// and those that come to wait as long. It may take much longer than that to find out what became of
-// the group. Nothing was done for those behind it, so they learn in time that nothing was written.
-// Writers behind groups that end, however many, are not refused: the queue bounds their number.
+// and the writers that come to wait as long. It may take much longer than that to find out what
+// became of the group. Nothing was done for the writers behind it, so they learn in time that
+// nothing was written. Writers behind groups that end, however many, are not refused: the queue
+// bounds their number.
 func (s *Store) boundQueueing() (stop func()) {
 	ctx, cancel := context.WithCancel(s.commitCtx)
 	err := contract.Errorf(contract.Unavailable, "the database has not answered an earlier write for %s, and "+
@@ -223,16 +224,17 @@ func (s *Store) commitGroup(writes []*write) {
 	}
 }
 
-// Era returns the present era. Who reads and then writes what it expects asks before it reads.
+// Era returns the present era. A writer that expects what it has read asks for the era before it
+// reads.
 func (s *Store) Era() contract.Era { return s.hub.presentEra() }
 
 // ErrOtherEra refuses a write whose expectation was read in an era that is over.
 var ErrOtherEra = contract.Errorf(contract.Unavailable, "what was read before may be of a history that is lost, and "+
 	"nothing was written: read again")
 
-// ofEra returns the writes that can be done in the era, and answers the others: what they expect
-// may be a revision of a lost history, which another state has in this one. Who expects no revision
-// has read none.
+// ofEra returns the writes that can be done in the era, and answers the others: the revision that
+// they expect may belong to a lost history, and another state may have it in this one. A write that
+// expects no revision depends on no read.
 func ofEra(writes []*write, era contract.Era) []*write {
 	over := func(w *write) bool { return w.m.Expect > 0 && w.m.Era != era }
 	if !slices.ContainsFunc(writes, over) {

@@ -36,7 +36,7 @@ func (s *Store) compactLoop(ctx context.Context) {
 	p := s.cfg.Compaction
 	var last compactionPass
 	// The interval is between the beginnings of passes: a pass that sweeps for long does not make
-	// the history longer. What is due meanwhile begins at its end.
+	// the history longer. A pass that is due meanwhile begins at its end.
 	next := time.Now()
 	later := func() { next = time.Now().Add(p.Interval*9/10 + rand.N(p.Interval/5+1)) }
 	for later(); ; {
@@ -174,9 +174,9 @@ func (s *Store) boundary(ctx context.Context, st contract.State) (contract.Revis
 }
 
 // Compact moves the boundary: from its return on, in this process, and within a moment in the
-// others, reads below the revision answer ErrCompacted. What was replaced is removed by the sweep,
-// which Follows in the background. The order matters: if rows were removed first, a list that is
-// still allowed could miss them.
+// others, reads below the revision answer ErrCompacted. The sweep, which Follows in the background,
+// removes the rows that were replaced. The order matters: if rows were removed first, a list that
+// is still allowed could miss them.
 func (s *Store) Compact(ctx context.Context, r contract.Revision) error {
 	_, err := s.compact(ctx, r, contract.RaiseCompacted)
 	return err

@@ -7,9 +7,9 @@
 // Every successful write has a revision. Old states can be read until they are compacted. A watch
 // from any revision that is not compacted sees every later event once and in order.
 //
-// The package knows neither Kubernetes nor any particular database. What differs between databases
-// is a [contract.Backend]. It reads rows and runs transactions, and it decides nothing. A Backend
-// that is no [contract.Notifier] starts no goroutine.
+// The package knows neither Kubernetes nor any particular database. A [contract.Backend] is all
+// that differs between databases. It reads rows and runs transactions, and it decides nothing. A
+// Backend that is no [contract.Notifier] starts no goroutine.
 //
 // # The data
 //
@@ -43,7 +43,7 @@
 //   - Elsewhere the store is the first column of each table's key, and each statement names it. So
 //     a statement reads, writes and locks rows of its store only, and finds the newest row of the
 //     store as the last of its part of the key. Revisions, tokens and positions of two stores are
-//     never compared. A snapshot is of all stores, and a statement reads one of them (I3, I4, I5).
+//     never compared. A snapshot shows all stores, and a statement reads one of them (I3, I4, I5).
 //   - Each store has its row, which is its commit lock, so groups of one store are in order (I1),
 //     and wait for no other store. Sweeps exclude each other by store as well.
 //   - A transaction writes rows of one store. An aborted token says nothing of another store (I2).
@@ -52,21 +52,21 @@
 //     takes a connection (I6). No store trusts what another one has recorded, since that one may
 //     have been fenced while this one was closed.
 //   - The stores of a process share connections ([contract.Database]). Each operation names its
-//     store, and leaves no transaction and no lock behind on its connection (I1, I2). A store
-//     decides for itself, whenever it takes a connection, whether that leads to where its history
-//     goes on; see gate.go of the contract (I6).
-//   - Each store is compacted and swept by those who have opened it (I7). In a process the stores
+//     store, and leaves no transaction and no lock behind on its connection (I1, I2). Whenever a
+//     store takes a connection, it checks that the connection leads to the database in which its
+//     history goes on; see gate.go of the contract (I6).
+//   - The processes that have opened a store compact and sweep it (I7). In a process the stores
 //     take turns at that, and at expiry; see [Scheduler].
-//   - [contract.Backend.Everywhere] is the only operation that reads rows of other stores. What it
-//     returns is no part of any history: the caller learns what others have recorded, and no more.
+//   - [contract.Backend.Everywhere] is the only operation that reads rows of other stores. Its
+//     answer is no part of any history: the caller learns what others have recorded, and no more.
 //
 // The stores of a process that share connections to a server are polled together, by one statement.
 // Each judges its part of the answer as it would judge the answer of a read of its own; see
 // polls.go. So a store that is open and idle costs no statement of its own. In SQLite it costs a
 // look at its file, four times a second.
 //
-// A store is created and dropped while others go on. What is left of a dropped one keeps the next
-// one of its name beyond its revisions; see drop.go of the contract.
+// A store is created and dropped while others go on. A dropped store leaves a row that keeps the
+// next store of its name beyond its revisions; see drop.go of the contract.
 //
 // # The walk of one write
 //
@@ -138,15 +138,15 @@
 //
 // I6 Revisions never go backwards, and none is reused for other content. A process keeps every
 // position ([contract.Position]: epoch, revision and token) that an answer has shown to it, until
-// it has compared the position with the log's row. Every commit carries those that are not compared
-// yet, and the backend compares them under the commit lock. If compaction has removed one of the
-// rows, nothing proves that what was read with it is of this history. So a write is refused if it
-// expects a revision that was read in an earlier [contract.Era]. A new epoch ends an era, and so
-// does compaction that overtakes this process. A head that is lower, another epoch, or another
-// token at a revision means that the database was restored or lost its tail. Then nothing is
-// written, and a fence moves the head a jump beyond everything seen, with compacted at the marker,
-// so that every older revision answers "compacted". Another epoch is accepted instead only if
-// compacted is half a jump beyond everything seen there ([contract.Adoptable]). See fence.go for
+// it has compared the position with the log's row. Every commit carries the positions that are not
+// compared yet, and the backend compares them under the commit lock. If compaction has removed one
+// of the rows, nothing proves that what was read with it belongs to this history. So a write is
+// refused if it expects a revision that was read in an earlier [contract.Era]. A new epoch ends an
+// era, and so does compaction that overtakes this process. A head that is lower, another epoch, or
+// another token at a revision means that the database was restored or lost its tail. Then nothing
+// is written, and a fence moves the head a jump beyond everything seen, with compacted at the
+// marker, so that every older revision answers "compacted". Another epoch is accepted instead only
+// if compacted is half a jump beyond everything seen there ([contract.Adoptable]). See fence.go for
 // why that holds when several processes fence at once, and when the database is a copy that was
 // fenced elsewhere.
 //
@@ -156,10 +156,10 @@
 //
 // # Bounded memory
 //
-// What is held at a time is bounded in bytes, not only in rows. A queue, a group and the ring count
-// keys, values and previous values, and so does the cache of rows, which is off by default. A
-// backend's answer counts its values ([contract.ReadBytes], [contract.Limits].GroupBytes). The
-// reaper reads what it deletes, in such answers, before it queues the deletions.
+// Memory is bounded in bytes, not only in rows. A queue, a group and the ring count keys, values
+// and previous values, and so does the cache of rows, which is off by default. A backend's answer
+// counts its values ([contract.ReadBytes], [contract.Limits].GroupBytes). The reaper reads what it
+// deletes, in such answers, before it queues the deletions.
 //
 // # Lock order
 //
@@ -169,8 +169,8 @@
 //
 //  1. Store.reaping, delta.extending or Event.prev: never two of them. The holder of reaping waits
 //     for a turn of the [Scheduler], and for the committer, which takes none of these. A turn is
-//     waited for with a context, too, and who has one takes nothing else of this list but fencing.
-//  2. Store.fencing. Store.Close takes it last and keeps it.
+//     waited for with a context, too, and the one that has it takes nothing else of this list but
+//     fencing. 2. Store.fencing. Store.Close takes it last and keeps it.
 //
 // All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,
 // announcer, deltas, ahead, left, rowCache, Polls, tailer, lock, Metrics and Event.memoMu. They may

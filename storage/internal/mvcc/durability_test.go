@@ -146,8 +146,8 @@ func isFenced(t *testing.T, s *mvcc.Store, seen contract.Revision) bool {
 	return err != nil
 }
 
-// TestPowerFailure takes the power from a database and all its servers. What was confirmed with
-// relaxed settings and is not on the disk is gone, and nobody is left who has seen it.
+// TestPowerFailure takes the power from a database and all its servers. Writes that were confirmed
+// with relaxed settings and are not on the disk are gone, and nobody is left who has seen them.
 func TestPowerFailure(t *testing.T) {
 	for _, kind := range dbtest.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {

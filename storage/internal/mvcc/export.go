@@ -62,8 +62,8 @@ func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st c
 
 // Import replaces everything by what in holds. This process and all others move to the new history.
 //
-// It does not keep this process from moving to another history meanwhile: who wants to fence waits
-// for the commit lock as everybody does.
+// It does not keep this process from moving to another history meanwhile: a fence waits for the
+// commit lock as everybody does.
 func (s *Store) Import(ctx context.Context, in *contract.Import) (contract.State, error) {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()

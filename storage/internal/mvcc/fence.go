@@ -49,10 +49,10 @@ import (
 //     own process has seen, and else fences beyond both. So processes never fence in turns: each
 //     fence is beyond everything that anybody has seen in the database when it is made.
 //   - A database that was just fenced loses what was written after the fence: a standby takes its
-//     place, or the server with relaxed durability ends. Who had not heard of the fence finds
-//     another epoch, beyond all that it has seen. But the fingerprint and the boot that are
-//     recorded are those of before. So a process compares them first. If they differ, it fences,
-//     unless somebody else has done so since it compared.
+//     place, or the server with relaxed durability ends. A process that had not heard of the fence
+//     finds another epoch, beyond all that it has seen. But the recorded fingerprint and boot are
+//     the ones from before. So a process compares them first. If they differ, it fences, unless
+//     somebody else has done so since it compared.
 //   - A fence of the same database by hand, when it was noticed, or by an import is one like all
 //     others.
 //   - A process that has seen nothing believes what it finds, unless the fingerprint is another
@@ -64,10 +64,10 @@ import (
 //     its fingerprint tells, nor what its epoch is. If it is the same epoch as theirs, the head is
 //     lower, or their newest row is another one, and they fence; or it is below compacted, and can
 //     do no harm.
-//   - Who had seen more than all who run, and does not run any more, is covered if that was less
-//     than half a jump more; and where no server runs, by the fingerprint alone.
+//   - A process that runs no more, and had seen more than all that run, is covered if that was less
+//     than half a jump more. Where no server runs, the fingerprint alone covers it.
 //
-// What nobody notices: a copy from the past with the same fingerprint, in the place of a database
+// Nobody notices a copy from the past with the same fingerprint that takes the place of a database
 // while no server runs. The package documentations of the databases say when that can be; then a
 // fence by hand is needed.
 
@@ -76,12 +76,12 @@ import (
 // it is not there, or is there; reason says what was noticed. Nothing that was read before may be
 // used afterwards, whatever refence returns: the caller asks the database again.
 //
-// Many notice a loss at the same time, and each look at it takes new connections. So who comes when
-// this process has already left the suspect's epoch looks at nothing: what it asks again is
-// compared with the new history.
+// Many notice a loss at the same time, and each look at it takes new connections. So a caller that
+// comes when this process has left the suspect's epoch looks at nothing: its next read is compared
+// with the new history.
 //
-// The caller waits no longer than ctx. What has begun goes on without it, since others need it,
-// too.
+// The caller waits no longer than ctx. A look that has begun goes on without it, since others need
+// it, too.
 func (s *Store) refence(ctx context.Context, suspect contract.Position, reason string) error {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
@@ -145,12 +145,13 @@ func (s *Store) refenceLocked(suspect contract.Position, reason string) error {
 		return contract.Errorf(contract.ReadOnly, "the database is read-only (a standby, or not promoted yet), and "+
 			"cannot be fenced")
 	case err == nil && st.Head.Epoch != seen.Epoch && contract.Adoptable(seen.Revision, st) && !id.Moved():
-		// Somebody fenced, perhaps by hand or by a restore. Whoever noticed a loss has said so.
+		// Somebody fenced, perhaps by hand or by a restore. The process that noticed a loss has
+		// said so.
 		s.adopt(st, slog.LevelWarn, reason)
 		return nil
 	case err == nil && st.Head.Epoch == seen.Epoch && st.Head.Revision >= seen.Revision:
-		// What was delivered has to be there as well as all that was heard of since, of which the
-		// newest may be of the new history already.
+		// Each position has to be in the log: the delivered one, and all that were seen since. The
+		// newest of them may belong to the new history already.
 		if suspect.Epoch == seen.Epoch {
 			// The suspect comes first: there may be thousands of others, each a round trip.
 			positions = append([]contract.Position{suspect}, positions...)

@@ -65,7 +65,7 @@ func exec(t *testing.T, d *sql.DB, statements ...string) {
 	}
 }
 
-// tables are those that a dump holds.
+// tables are the tables that a dump holds.
 var tables = []string{"rowkeeper_log", "rowkeeper_live", "rowkeeper_lease", "rowkeeper_store",
 	"rowkeeper_aborted"}
 
@@ -119,7 +119,7 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 						dump(t, d)
 						write(20, 100)
 						restore(t, d)
-						// What it has seen is in the dump, so its write is taken: a revision that
+						// The dump has all that it has seen, so its write is taken: a revision that
 						// the other store has seen with other content.
 						res, err := lag.Commit(t.Context(),
 							&contract.Group{Token: contract.Token{9}, Seen: st.Head,
@@ -315,7 +315,7 @@ func TestNewerSchema(t *testing.T) {
 		if err := d.QueryRow("SELECT max(version_id) FROM rowkeeper_schema").Scan(&newest); err != nil {
 			t.Fatal(err)
 		}
-		// What an expanding migration of the next release does. DDL waits for the writers, and they
+		// An expanding migration of the next release does this. DDL waits for the writers, and they
 		// for it.
 		for _, s := range []string{
 			"ALTER TABLE rowkeeper_live ADD COLUMN note BIGINT",

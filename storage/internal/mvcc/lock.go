@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// lock is a mutex that is waited for with a context. What is held over calls of the
-// [contract.Backend] is one: a query that hangs must not block callers whose time is over. The zero
-// value is free. See "Lock order" in the package documentation.
+// lock is a mutex that is waited for with a context. Locks that are held over calls of the
+// [contract.Backend] have this type: a query that hangs must not block callers whose time is over.
+// The zero value is free. See "Lock order" in the package documentation.
 type lock struct {
 	// mu protects the fields, and is held for no longer than it takes to look at them.
 	mu   sync.Mutex

@@ -33,7 +33,7 @@ func TestResolutionIsDurable(t *testing.T) {
 		if w.n != 1 {
 			t.Errorf("the transaction that found the rows has written %d times, want once", w.n)
 		}
-		// What it wrote ends no group, and is forgotten.
+		// Its rows end no group, and are forgotten.
 		if r, err := contract.ResolveGroup(t.Context(), b, g.Token, g.Seen); err != nil || r.Aborted {
 			t.Errorf("the second resolution is %+v, %v", r, err)
 		}

@@ -142,8 +142,7 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 	}
 }
 
-// observe connects the metrics to the backend that they are of. It is nil after the backend is
-// closed.
+// observe connects the metrics to their backend. It is nil after the backend is closed.
 func (m *Metrics) observe(b contract.Backend) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -439,7 +439,7 @@ func (r *modelRun) endWatches() {
 		want := r.model.events(w.after, w.prefix)
 		switch {
 		case errors.Is(w.err, contract.ErrCompacted):
-			// What it saw before is complete and in order all the same.
+			// The events that it saw before are complete and in order all the same.
 			if len(w.events) > len(want) || !slices.Equal(w.events, want[:len(w.events)]) {
 				r.t.Fatalf("watch of %s after %d, ended by compaction:\n got %v\nwant %v", w.prefix,
 					w.after, w.events, want)

@@ -22,8 +22,8 @@ import (
 // the time proves by its commits that it is up to date. It is not polled then, and its loops ask by
 // themselves.
 //
-// What expires next is asked now and then for many stores at once, in a statement beside the
-// rounds. No event waits for that: it reads other tables, and may take long.
+// Now and then a statement beside the rounds asks for many stores what expires next. No event waits
+// for that: it reads other tables, and may take long.
 //
 // # Why the invariants hold
 //
@@ -36,21 +36,21 @@ import (
 //     one for what it believes.
 //   - The connection passes the gate of each store. One that is too old for a store is not used.
 //     Where a gate asks for the store's row, the same statement brings it, and the answer is used
-//     only if the gate lets the store in by that row. The row and the state are of one snapshot, so
-//     that is not less than to read the one before the other. If the gate says no, that is the
-//     answer of this store alone; see gate.go (I6).
+//     only if the gate lets the store in by that row. The row and the state come from one snapshot,
+//     so this proves no less than reading the one before the other. If the gate says no, that is
+//     the answer of this store alone; see gate.go (I6).
 //   - A poll begins no later than it would by itself. A store whose poll is due begins a round, if
 //     it is in none. Only a round that is under way keeps it from that, as its own poll would.
 //   - A round that fails or hangs is nobody's answer. It ends after a part of the time that a read
 //     has, and then each of its stores asks by itself. Stores that are not in it begin others
-//     meanwhile, and notifications are heeded by those who are in it.
-//   - A round is of stores that poll at the same interval. So a store with events, which is polled
+//     meanwhile, and the stores in it heed notifications.
+//   - The stores of a round poll at the same interval. So a store with events, which is polled
 //     often, does not wait for a statement about a thousand idle ones.
 //
 // A store that closes leaves its round. The last one to leave ends it. The last store of all ends
 // the look for what expires next.
 
-// dueStores is of how many stores it is asked at once what expires next.
+// dueStores is for how many stores one statement asks what expires next.
 const dueStores = 128
 
 // roundShare is the part of a read's time limit that a round has.
@@ -100,7 +100,7 @@ func (p *Polls) sized(size contract.Size) {
 // round is a statement that polls several stores.
 type round struct {
 	tailers []*tailer
-	// waiting counts those that have not left.
+	// waiting counts the stores that have not left.
 	waiting atomic.Int64
 	// cancel gives it up, and ended is closed when it has ended.
 	cancel context.CancelFunc
@@ -197,9 +197,9 @@ func (r *round) stores() []contract.Backend {
 }
 
 // look asks what expires next, if one of the stores that are polled has not known it for half of
-// its time. It takes along the others that have not for a quarter. What it finds out says when the
-// reapers look, who check everything by themselves. So an error is of no consequence: they look
-// when their own time has come. mu is held.
+// its time. It takes along the others that have not for a quarter. The answer says when the reapers
+// look, which check everything by themselves. So an error does no harm: they look when their own
+// time has come. mu is held.
 func (p *Polls) look(tailers []*tailer, by *tailer) {
 	began := time.Now()
 	r := &round{ended: make(chan struct{})}

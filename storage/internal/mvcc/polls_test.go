@@ -304,7 +304,7 @@ func TestPollHangs(t *testing.T) {
 				t.Errorf("in later rounds, the store %d has delivered %d", i, got)
 			}
 		}
-		// Who closes last ends the round.
+		// The last store that closes ends the round.
 		<-time.After(time.Minute)
 		hang.Store(1)
 		<-time.After(time.Second)

@@ -32,7 +32,7 @@ const (
 	maxEarlier = 1 << 12
 )
 
-// sight is what a position means beside those that were seen before.
+// sight is what a position means beside the positions that were seen before.
 type sight int
 
 const (

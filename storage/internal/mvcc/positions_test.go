@@ -69,7 +69,7 @@ func TestTrail(t *testing.T) {
 		t.Errorf("it goes on at %+v, before %+v", tr.delivered(), tr.ahead)
 	}
 
-	// What is remembered is bounded.
+	// The number of remembered positions is bounded.
 	tr = fresh()
 	for r := range contract.Revision(maxAhead) {
 		see(tr, at(r+3, 1), agrees)

@@ -249,7 +249,7 @@ func (k groupKeys) add(w *write) {
 	}
 }
 
-// close refuses further writes. What is queued is still taken.
+// close refuses further writes. Queued writes are still taken.
 func (q *queue) close() {
 	q.mu.Lock()
 	q.closed = true
@@ -260,7 +260,7 @@ func (q *queue) close() {
 	q.mu.Unlock()
 }
 
-// roomLocked tells those who wait that there may be room.
+// roomLocked tells the waiting writers that there may be room.
 func (q *queue) roomLocked() {
 	close(q.room)
 	q.room = make(chan struct{})

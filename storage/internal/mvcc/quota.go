@@ -8,8 +8,8 @@ import (
 )
 
 // checkQuota refuses a write that would make a store larger which holds as much as it may, unless
-// the write makes room in the end. What the store holds is what it held at the last measurement, so
-// it may come to hold more.
+// the write makes room in the end. The last measurement tells what the store holds, so it may come
+// to hold more.
 func (s *Store) checkQuota(ctx context.Context, m *contract.Mutation) error {
 	excess := s.excess.Load()
 	if excess == nil || m.Delete || m.Ends {

@@ -54,9 +54,9 @@ import (
 //
 // A live row is the newest row of its key. rows knows live rows only, so it stands below undo, and
 // serves pages at old revisions as well. undo alone asks for what was replaced, so deltas stands
-// just below it. What ahead keeps is a page at a revision, so ahead stands above undo, and reads
-// through all that is below. left stands at the top, since it has to see all pages, also those that
-// were read ahead.
+// just below it. ahead keeps pages at a revision, so it stands above undo, and reads through all
+// that is below. left stands at the top, since it has to see all pages, also the pages that were
+// read ahead.
 
 // reader answers reads of one history. A reader embeds the next one of the chain, and has methods
 // of its own only for what it answers.
@@ -109,7 +109,7 @@ func (s *Store) compose() {
 	s.reads = chained(s.source, links...)
 }
 
-// source reads the database. Each answer has passed Store.read, so it is of this history.
+// source reads the database. Each answer has passed Store.read, so it belongs to this history.
 type source struct {
 	b    contract.Backend
 	read func(context.Context, func(context.Context) (contract.State, error)) (contract.State, error)

@@ -12,9 +12,9 @@ import (
 )
 
 // coalescer coalesces concurrent reads: several callers get the answer of one query. A read joins
-// only a query that has not started, so that the answer is of a snapshot that was taken after the
-// read began. One query runs at a time: reads that come meanwhile wait together for its end, and a
-// moment longer for others; see [expected].
+// only a query that has not started, so that the answer's snapshot was taken after the read began.
+// One query runs at a time: reads that come meanwhile wait together for its end, and a moment
+// longer for others; see [expected].
 type coalescer[K comparable, V any] struct {
 	// query reads the keys, which may be none, and the head. It runs under the store's own context,
 	// since it serves several callers.
@@ -41,8 +41,8 @@ type coalescer[K comparable, V any] struct {
 // coalesced is a query of several callers.
 type coalesced[K comparable, V any] struct {
 	keys map[K]struct{}
-	// callers are those that have not given up. yielded: it is slow, and another query takes its
-	// place. ended: it is not under way any more.
+	// callers counts the callers that have not given up. yielded: it is slow, and another query
+	// takes its place. ended: it is not under way any more.
 	callers        int
 	yielded, ended bool
 
@@ -124,7 +124,7 @@ func (s *coalescer[K, V]) run() {
 	s.running = false
 }
 
-// gatherLocked waits for those who may join the next query.
+// gatherLocked waits for the callers that may join the next query.
 func (s *coalescer[K, V]) gatherLocked() {
 	want := expected(s.answered)
 	if want <= 1 || s.waiting[0].callers >= want || len(s.waiting) > 1 {
@@ -189,7 +189,7 @@ func (s *coalescer[K, V]) yield(q *coalesced[K, V]) {
 	}
 }
 
-// close refuses further reads and waits for those that are under way.
+// close refuses further reads and waits for the reads that are under way.
 func (s *coalescer[K, V]) close() {
 	s.mu.Lock()
 	s.closed = true

@@ -197,8 +197,8 @@ func (s *Store) reapSome(ctx context.Context, expired []contract.Expired,
 		values[rows[i].Revision] = &rows[i]
 	}
 	if err == nil && len(rows) > 0 {
-		// What the read has left out may be beyond its bound. It is asked for again, after the
-		// others.
+		// The values that the read has left out may be beyond its bound. They are asked for again,
+		// after the others.
 		n := 0
 		for i, e := range expired {
 			if values[e.Revision] != nil {
@@ -285,8 +285,8 @@ func (s *Store) damage(e contract.Expired, err error) {
 }
 
 // due leaves out the damaged keys whose time has not come, and returns how long it is until it
-// comes for the first of them, 0 if there is none. It forgets those that are there no more, but for
-// those of leases.
+// comes for the first of them, 0 if there is none. It forgets the keys that are there no more, but
+// for the keys of leases.
 func (s *Store) due(expired []contract.Expired, limit int) (due []contract.Expired, retry time.Duration) {
 	now := time.Now()
 	seen := make(map[contract.Key]struct{}, len(s.damaged))

@@ -337,7 +337,7 @@ func (c *rowCache) page(st contract.State, o RangeOptions) *RangeResult {
 	return res
 }
 
-// count counts the keys of a range at a revision, but for those that were written since, and
+// count counts the keys of a range at a revision, but for the keys that were written since, and
 // returns the head up to which they were. It stops at the limit, if that is not 0. A page at the
 // revision was read when the history went up to read. It returns false if the hub has not come so
 // far, as the page may belong to another history then, or if the range is not in the cache.

@@ -384,7 +384,7 @@ func TestPagesBehindAreNotKept(t *testing.T) {
 	l.reads(t, "three lists", map[string]int{"Page": 2})
 }
 
-// TestOlderPagesAreKept: a list in pages is of one revision. If something is written meanwhile, the
+// TestOlderPagesAreKept: a list in pages shows one revision. If something is written meanwhile, the
 // next list has it, though no page has shown it.
 func TestOlderPagesAreKept(t *testing.T) {
 	write := func(l *lister) {
@@ -398,7 +398,7 @@ func TestOlderPagesAreKept(t *testing.T) {
 	l.list(t, 100, nil)
 	l.reads(t, "the next list", map[string]int{})
 
-	// What is newer than the pages, and is not kept, is missing.
+	// A row that is newer than the pages, and is not kept, is missing.
 	l = newLister(t, 20)
 	l.list(t, 7, func() { write(l); mvcc.Uncache(l.s, l.key(70)) })
 	l.list(t, 100, nil)
@@ -460,7 +460,7 @@ func TestCachedRowsAreOfTheHead(t *testing.T) {
 	a.reads(t, "the key", map[string]int{"Get": 1})
 }
 
-// TestPartsOfGroupsAreNotAnswered: no list is of a revision at which a group was half written,
+// TestPartsOfGroupsAreNotAnswered: no list shows a revision at which a group was half written,
 // though the events of that half are here.
 func TestPartsOfGroupsAreNotAnswered(t *testing.T) {
 	db := memdb.New(t.Name(), time.Now)

@@ -12,7 +12,7 @@ import (
 // sweep their history, to delete what has expired, and to measure what they hold. A turn is a batch
 // of such work, without the pauses between batches. The stores get them in the order in which they
 // ask, a few at a time. So a thousand stores whose passes fall together, or one that has much to
-// sweep, leave connections and processors to those who write.
+// sweep, leave connections and processors to the writers.
 //
 // A turn that takes longer than turnLasts does not keep the others waiting any more: perhaps it
 // waits for a row that another process has locked. A nil Scheduler gives turns at once.

@@ -126,8 +126,8 @@ type Store struct {
 	// fencing is held while the history is looked into or changed: only its holder calls adopt.
 	fencing  lock
 	reapSoon chan time.Duration
-	// reaping is held while expired keys are deleted. It protects damaged, those that cannot be,
-	// and stuck, the number of leases that have such keys.
+	// reaping is held while expired keys are deleted. It protects damaged, the expired keys that
+	// cannot be deleted, and stuck, the number of leases that have such keys.
 	reaping   lock
 	damaged   map[contract.Key]damaged
 	stuck     int
@@ -287,7 +287,7 @@ func (s *Store) Close() error {
 		s.gets.close()
 		s.renewals.close()
 		s.ahead.close()
-		// Whoever has begun to look into the history ends by now, and nobody begins to.
+		// All that have begun to look into the history end now, and nobody begins to.
 		_ = s.fencing.acquire(context.Background())
 		s.metrics.observe(nil)
 		s.closeErr = s.b.Close()

@@ -10,10 +10,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// tailer brings the log's new rows to the hub: those that this process has not committed itself, or
-// whose outcome it did not learn. One per process. It reads when it is told that there is something
-// new, and it polls; how often depends on what is known. Stores that share connections are polled
-// together; see polls.go.
+// tailer brings the log's new rows to the hub: the rows that this process has not committed itself,
+// or whose outcome it did not learn. One per process. It reads when it is told that there is
+// something new, and it polls; how often depends on what is known. Stores that share connections
+// are polled together; see polls.go.
 type tailer struct {
 	s *Store
 	// wake has capacity 1: there may be rows after the delivered ones.
@@ -74,8 +74,8 @@ func (t *tailer) kick() {
 	}
 }
 
-// notified takes a notification: a hint. One of this process's own groups is of rows that the hub
-// has by then, or reads already.
+// notified takes a notification: a hint. A notification of this process's own group tells of rows
+// that the hub has by then, or that are being read.
 func (t *tailer) notified(r contract.Revision) {
 	t.s.metrics.notified()
 	if r == 0 {

@@ -50,7 +50,7 @@ type Watcher struct {
 	piece    pieceSize
 	wake     chan struct{} // capacity 1
 	turn     chan struct{}
-	// holds: the element in turn is of this watcher. Next uses it.
+	// holds: the element in turn belongs to this watcher. Next uses it.
 	holds bool
 
 	// Protected by hub.mu:
@@ -150,7 +150,7 @@ func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 			h.mu.Unlock()
 			h.metric.demoted()
 		case w.first != 0:
-			// What was replayed from the log may come to the ring only now.
+			// Events that were replayed from the log may come to the ring only now.
 			piece, to := h.sinceLocked(max(w.first, w.cursor+1)), h.delivered.Revision
 			w.first = 0
 			if len(piece) > maxBatch {
@@ -215,7 +215,7 @@ func (w *Watcher) selectEvents(piece []*Event) []*Event {
 // long as the boundary has not passed it, which is read in the same snapshot.
 func (w *Watcher) replay(ctx context.Context, cursor contract.Revision) (Batch, error) {
 	s := w.s
-	// Those who catch up wait for each other, not the tailer for them.
+	// Watchers that catch up wait for each other, and the tailer does not wait for them.
 	select {
 	case s.replays <- struct{}{}:
 	case <-ctx.Done():
@@ -313,8 +313,8 @@ func (s *Store) Previous(ctx context.Context, e *Event) (*KeyValue, error) {
 		Lease: lease, Value: value}, nil
 }
 
-// LoadPrevious reads, at once, what Previous will ask for of several events. What it cannot find is
-// left to Previous.
+// LoadPrevious reads, at once, what Previous will ask for of several events. Values that it cannot
+// find are left to Previous.
 func (s *Store) LoadPrevious(ctx context.Context, events []*Event) error {
 	var asked []contract.Revision
 	by := map[contract.Revision]*Event{}
