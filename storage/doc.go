@@ -38,8 +38,8 @@
 //
 // A key is the prefix, the resource, the namespace and the name. Its length, and the size of an
 // object as it is stored, are limited by the database: 1,024 bytes and 1.5 MiB are possible
-// everywhere. What is larger is answered by 422 and 413, with the limit. A list does not say how
-// many items remain if they are more than 10,000.
+// everywhere. Larger keys and objects are answered by 422 and 413, with the limit. A list does not
+// say how many items remain if they are more than 10,000.
 //
 // # The watch cache
 //

@@ -39,10 +39,9 @@ const (
 	pageBytes = 16 << 20
 )
 
-// GetList reads the objects below a key, or the one at the key, in the order of the keys. Whatever
-// it takes to read them, also over several calls with a continue token, they are one snapshot. The
-// list says how many items remain, unless they are more than mvcc counts: then it leaves that out,
-// as clients have to expect.
+// GetList reads the objects below a key, or the one at the key, in the order of the keys. They are
+// one snapshot, also over several calls with a continue token. The list says how many items remain,
+// unless they are more than mvcc counts: then it leaves that out, as clients have to expect.
 func (r *resource) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
 	listObj runtime.Object) error {
 	in, err := r.listRange(key, opts)
@@ -264,7 +263,8 @@ func (r *resource) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.Ran
 
 // makeRoom gives the items of a whole list their room at once, after its first rows: while a long
 // slice grows, it is there twice, and is copied again and again. Counting costs about a hundredth
-// of reading. What is counted may differ from what is read, and if it fails, the slice grows.
+// of reading. The count may differ from the number of rows that are read, and if it fails, the
+// slice grows.
 func (r *resource) makeRoom(ctx context.Context, items *items, in listRange, rows int) {
 	if !items.everyone {
 		return

@@ -206,8 +206,8 @@ func (r *resource) notOlderThan(resourceVersion string, head contract.Revision) 
 }
 
 // GetCurrentResourceVersion returns the newest revision of the database, over all resources; no
-// acknowledged write of any replica is newer. Whoever asks is about to wait until the watch cache
-// has seen it, so the cache's watch is asked to say when that is.
+// acknowledged write of any replica is newer. The caller is about to wait until the watch cache has
+// seen it, so the cache's watch is asked to say when that is.
 func (r *resource) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	head, err := ask(ctx, r, "getCurrentResourceVersion", func() (contract.Revision, error) {
 		return r.mvcc.Head(ctx)

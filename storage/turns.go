@@ -11,13 +11,13 @@ import (
 
 // turns lets the writers of a key that many write try one after the other. Without it, each of n
 // writers of one hot object makes, by and large, n attempts for a write, each with a read, a
-// decoding and an encoding that are thrown away. Whoever has had its turn leaves what it wrote to
-// the next one, which then needs no read.
+// decoding and an encoding that are thrown away. A writer that has had its turn leaves what it
+// wrote to the next one, which then needs no read.
 //
 // A turn is politeness, not a lock: correctness is the database's compare-and-set. A writer waits
 // for a turn for a bounded time and then goes on without one, so a caller's function that writes
-// the same object while its caller has the turn is late at worst. And what is left may be outdated:
-// it is a suggestion like any other.
+// the same object while its caller has the turn is late at worst. And the value that a writer
+// leaves may be outdated: it is a suggestion like any other.
 type turns struct {
 	mu   sync.Mutex
 	keys map[contract.Key]*queuedKey
@@ -27,7 +27,7 @@ type turns struct {
 type queuedKey struct {
 	taken chan struct{} // capacity 1
 	users int
-	// left is what the last one has written. Whoever has the turn may read and write it.
+	// left is what the last one has written. The writer that has the turn may read and write it.
 	left *written
 }
 

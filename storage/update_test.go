@@ -342,7 +342,7 @@ func TestNestedLosers(t *testing.T) {
 	update := func(out *example.Pod, change func(p *example.Pod) error) error {
 		return r.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil, changing(change), nil)
 	}
-	// Whoever is in the middle of an update loses against this one.
+	// A writer in the middle of an update loses against this one.
 	interfere := func() error { return update(&example.Pod{}, counting) }
 	outer, inner := 0, 0
 	out := &example.Pod{}

@@ -165,7 +165,7 @@ func (c *countingCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
 // TestWatchersShareDecodedObjects lets the watches of two stores watch the same writes: each event
 // is decoded once, and every reader has an object of its own.
 func TestWatchersShareDecodedObjects(t *testing.T) {
-	// What is shared is shared until it is collected.
+	// A shared object is shared until it is collected.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	store := memory(t)
 	decoder := &countingCodec{Codec: codec}

@@ -45,9 +45,10 @@ var (
 		"that this server sends at a time may be: ask for fewer keys at a time")
 )
 
-// total is what the stores of a process may hold together of one kind: own is for each store, and
-// common for those that need more. Half of all is divided in the first way. So a store that takes
-// what it can leaves to each other one what is its own, and a store alone may have all.
+// total is how much of one kind the stores of a process may hold together. Each store has own for
+// itself, and common is for the stores that need more. The stores' own parts are half of all. So a
+// store that takes what it can leaves the other stores their own parts, and a store alone may have
+// all.
 type total struct {
 	own, common int64
 

@@ -52,8 +52,8 @@ func certFiles(t *testing.T) string {
 	return dir
 }
 
-// startAggregated runs "rowkeeper serve" with flags besides those that it needs, and waits until it
-// is ready.
+// startAggregated runs "rowkeeper serve" with flags besides the ones that it needs, and waits until
+// it is ready.
 func startAggregated(t *testing.T, kubeconfig string, flags ...string) *aggregated {
 	t.Helper()
 	dir := certFiles(t)
@@ -285,7 +285,7 @@ func TestAggregatedFlags(t *testing.T) {
 			a.want(401, "a certificate of the file's authority for another name", pipelinesPath,
 				client(t, other, "somebody"), header("X-User", "somebody"))
 			a.want(403, "a user without rights", pipelinesPath, proxy, header("X-User", "nobody"))
-			// Who is in this group may do everything, whatever his name.
+			// Members of this group may do everything, whatever their names.
 			a.want(200, "a group", pipelinesPath, proxy, header("X-User", "nobody"),
 				header("X-Group", "system:masters"))
 			a.want(200, "a user with everything", pipelinesPath, proxy,

@@ -82,7 +82,7 @@ func TestEtcd(t *testing.T) {
 	}
 	serial := func() string {
 		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Minute}, "tcp", secure,
-			&tls.Config{InsecureSkipVerify: true}) // the next certificate is of another authority
+			&tls.Config{InsecureSkipVerify: true}) // another authority signs the next certificate
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,8 +20,8 @@ import (
 // or is half written, what was read last is used.
 type tlsFiles struct {
 	cert, key, authority string
-	// require refuses clients without a certificate, and names, unless it is nil, those whose
-	// certificate has another common name.
+	// require refuses clients without a certificate. names, unless it is nil, has the common names
+	// that a client's certificate may have.
 	require bool
 	names   map[string]bool
 
@@ -50,8 +50,8 @@ func (f *tlsFiles) load() (*tls.Config, error) {
 			err)
 	}
 	// A session that is resumed would have been checked by what was true when it began. Clients of
-	// gRPC know HTTP/2 alone. Who knows HTTP/1.1, too, asks for pages, and is answered by that: so
-	// the splitter tells them apart.
+	// gRPC know HTTP/2 alone. A client that knows HTTP/1.1, too, asks for pages, and is answered by
+	// HTTP/1.1: so the splitter tells them apart.
 	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
 		NextProtos: []string{"http/1.1", "h2"}, SessionTicketsDisabled: true}
 	if f.authority == "" {
@@ -100,7 +100,8 @@ func secure(l net.Listener, files func(serverName string) *tlsFiles) net.Listene
 // door is what is listened on for clients.
 type door struct {
 	url string
-	// store is whose clients connect here, but for those that ask for one of names by TLS.
+	// store is the one whose clients connect here, but for clients that ask for one of names by
+	// TLS.
 	store *etcdStore
 	names map[string]*etcdStore
 }
@@ -113,8 +114,8 @@ func (d *door) leadsTo(serverName string) *etcdStore {
 	return d.store
 }
 
-// splitter gives the connections of a door to what serves its store: those that begin as those of
-// gRPC do to one server, and the others to another. etcd answers HTTP on the port of its API, and
+// splitter gives the connections of a door to the servers of its store: connections that begin like
+// gRPC to one server, and the others to another. etcd answers HTTP on the port of its API, and
 // programs ask /version and /health there.
 type splitter struct {
 	l    net.Listener
@@ -152,7 +153,8 @@ func (s *splitter) run() {
 			return
 		}
 		if err != nil {
-			// Such as too many open files: those who are connected go on, and some will end.
+			// Too many files are open, or the like: connections that are there go on, and some will
+			// end.
 			klog.ErrorS(err, "No connection can be accepted; trying again")
 			<-time.After(acceptPause)
 			continue

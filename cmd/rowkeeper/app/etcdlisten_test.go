@@ -93,7 +93,7 @@ func (d *doorway) connect(text string) net.Conn {
 
 // shake is the client's side of TLS.
 func shake(c net.Conn) net.Conn {
-	return tls.Client(c, &tls.Config{InsecureSkipVerify: true}) // who serves is of no interest
+	return tls.Client(c, &tls.Config{InsecureSkipVerify: true}) // it does not matter who serves
 }
 
 // ends waits until a connection ends.

@@ -28,9 +28,9 @@ type etcdStore struct {
 	name string
 	// alone: the process serves no other store, so its clients may see the metrics of the process.
 	alone bool
-	// urls are those that the list of members names.
+	// urls are the URLs that the list of members names.
 	urls []string
-	// tls says who may connect. It is of no use to listeners without TLS.
+	// tls says who may connect. Listeners without TLS do not use it.
 	tls *tlsFiles
 
 	pool *etcd.StorePool
@@ -193,7 +193,7 @@ func (s *etcdStore) unusable() string {
 }
 
 // firstOpened waits until each store was tried to be opened once. If none could be, it returns why:
-// nothing can be served, and a person has to hear it. What is wrong with all is said once.
+// nothing can be served, and a person has to hear it. A fault that all have in common is said once.
 func firstOpened(ctx context.Context, firsts <-chan error) error {
 	failed, said := 0, map[string]bool{}
 	var errs []error
@@ -232,9 +232,9 @@ func newHTTPServer(h http.Handler) *http.Server {
 }
 
 // overview are the pages of the whole process. It is ready while one of its stores is, so that one
-// tenant's trouble is not the others'; what is wrong is told, and ?store=NAME asks for one store.
-// Of those that are closed, for which the database is asked over a new connection, one stands for
-// all.
+// tenant's trouble is not the others'; the answer tells what is wrong, and ?store=NAME asks for one
+// store. One of the closed stores, for which the database is asked over a new connection, stands
+// for all of them.
 func overview(stores []*etcdStore, registry *prometheus.Registry) http.Handler {
 	registry.MustRegister(process()...)
 	return pages(registry, func(r *http.Request) (string, bool) {

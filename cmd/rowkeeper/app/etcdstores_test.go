@@ -165,8 +165,8 @@ func (n *tenants) client(address string, config *tls.Config) *clientv3.Client {
 }
 
 // TestEtcdStores: one process serves several stores, by server name and on a URL of its own. A
-// certificate opens the store that it was made for and no other. What is wrong with one store is
-// told, and leaves the others alone.
+// certificate opens the store that it was made for and no other. A fault of one store is told, and
+// leaves the others alone.
 func TestEtcdStores(t *testing.T) {
 	n := newTenants(t)
 	for _, store := range []string{"a", "b"} {
@@ -373,7 +373,7 @@ func TestEtcdResumption(t *testing.T) {
 }
 
 // TestEtcdReasonLoggedOnce: a store that is open and not ready is told of once, however often it is
-// asked for, and though opening it works. What was over is told of again.
+// asked for, and though opening it works. A fault that was over is told of again.
 func TestEtcdReasonLoggedOnce(t *testing.T) {
 	var s etcdStore
 	s.failed.Store(&errOpening)

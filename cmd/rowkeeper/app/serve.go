@@ -54,8 +54,8 @@ func (s *serveCommand) newConfig() *genericapiserver.RecommendedConfig {
 	if s.server.Aggregated.Enabled {
 		disabled := &s.server.Aggregated.Admission.DisablePlugins
 		s.config.DisablePolicies = slices.Contains(*disabled, pipelinepolicy.Name)
-		// The plugin for policies is the server's own: it comes before those that the cluster is
-		// asked for.
+		// The plugin for policies is the server's own: it comes before the plugins that the cluster
+		// is asked for.
 		*disabled = append(slices.Clip(*disabled), pipelinepolicy.Name)
 	}
 	return s.config.Generic
