@@ -110,20 +110,19 @@ func (s *Store) compose() {
 }
 
 // source reads the database. Each answer has passed Store.read, so it belongs to this history.
-type source struct {
-	b    contract.Backend
-	read func(context.Context, func(context.Context) (contract.State, error)) (contract.State, error)
-}
+type source struct{ s *Store }
 
 // State reads the state alone, which is the cheapest proof.
-func (r *source) State(ctx context.Context) (contract.State, error) { return r.read(ctx, r.b.State) }
+func (r *source) State(ctx context.Context) (contract.State, error) {
+	return r.s.read(ctx, r.s.b.State)
+}
 
 // Page implements reader.
 func (r *source) Page(ctx context.Context, o RangeOptions) (*RangeResult, error) {
 	q := contract.PageQuery{Start: o.From, End: o.End, At: o.At, Limit: o.Limit, KeysOnly: o.KeysOnly}
 	var p *contract.Page
-	_, err := r.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		if p, err = r.b.Page(ctx, q); err != nil {
+	_, err := r.s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+		if p, err = r.s.b.Page(ctx, q); err != nil {
 			return st, err
 		}
 		return p.State, nil
@@ -142,8 +141,8 @@ func (r *source) Page(ctx context.Context, o RangeOptions) (*RangeResult, error)
 // Count implements reader.
 func (r *source) Count(ctx context.Context, o RangeOptions, _ *RangeResult) (int64, contract.State, error) {
 	var n int64
-	st, err := r.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		n, st, err = r.b.Count(ctx, o.From, o.End, o.At, o.countLimit())
+	st, err := r.s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+		n, st, err = r.s.b.Count(ctx, o.From, o.End, o.At, o.countLimit())
 		return st, err
 	})
 	return n, st, err
@@ -152,8 +151,8 @@ func (r *source) Count(ctx context.Context, o RangeOptions, _ *RangeResult) (int
 // Get implements reader.
 func (r *source) Get(ctx context.Context, key contract.Key) (*KeyValue, contract.State, error) {
 	var row *contract.Row
-	st, err := r.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		row, st, err = r.b.Get(ctx, key)
+	st, err := r.s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+		row, st, err = r.s.b.Get(ctx, key)
 		return st, err
 	})
 	if err != nil || row == nil {
@@ -172,8 +171,8 @@ func (r *source) GetKeys(ctx context.Context, keys []contract.Key) (map[contract
 		return map[contract.Key]*KeyValue{kv.Key: kv}, st, nil
 	}
 	var rows []contract.Row
-	st, err := r.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		rows, st, err = r.b.(contract.KeysReader).GetKeys(ctx, keys)
+	st, err := r.s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+		rows, st, err = r.s.b.(contract.KeysReader).GetKeys(ctx, keys)
 		return st, err
 	})
 	if err != nil || len(rows) == 0 {
@@ -189,8 +188,8 @@ func (r *source) GetKeys(ctx context.Context, keys []contract.Key) (map[contract
 // Replaced implements reader.
 func (r *source) Replaced(ctx context.Context, q contract.ReplacedQuery) ([]contract.Replaced, error) {
 	var found []contract.Replaced
-	st, err := r.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		found, st, err = r.b.Replaced(ctx, q)
+	st, err := r.s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+		found, st, err = r.s.b.Replaced(ctx, q)
 		return st, err
 	})
 	switch {
@@ -208,8 +207,8 @@ func (r *source) Replaced(ctx context.Context, q contract.ReplacedQuery) ([]cont
 // values reads rows of the log, as Backend.Values does, for a snapshot at a revision.
 func (r *source) values(ctx context.Context, at contract.Revision, revisions []contract.Revision) ([]contract.Row, error) {
 	var found []contract.Row
-	st, err := r.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		found, st, err = r.b.Values(ctx, revisions)
+	st, err := r.s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+		found, st, err = r.s.b.Values(ctx, revisions)
 		return st, err
 	})
 	if err == nil && st.Compacted > at {

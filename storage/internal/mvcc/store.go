@@ -113,7 +113,7 @@ type Store struct {
 	renewals  coalescer[contract.Lease, contract.LeaseRow]
 	tailer    *tailer
 	announcer *announcer
-	// reads is the chain of the readers below it; see reader.go.
+	// reads is the chain of the readers that follow it; see reader.go.
 	reads  reader
 	source *source
 	rows   *rows
@@ -172,7 +172,7 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
 	s.renewals = coalescer[contract.Lease, contract.LeaseRow]{query: s.queryRenewals, size: 256}
 	s.tailer = newTailer(s)
 	s.announcer = announcerOf(b, cfg.Polls)
-	s.source = &source{b: b, read: s.read}
+	s.source = &source{s}
 	s.rows = &rows{cache: cache, hub: s.hub, tailer: s.tailer, state: s.source.State}
 	s.deltas = newDeltas()
 	s.undo = &undo{values: s.source.values}
