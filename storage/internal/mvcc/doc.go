@@ -170,7 +170,8 @@
 //  1. Store.reaping, delta.extending or Event.prev: never two of them. The holder of reaping waits
 //     for a turn of the [Scheduler], and for the committer, which takes none of these. A turn is
 //     waited for with a context, too, and the one that has it takes nothing else of this list but
-//     fencing. 2. Store.fencing. Store.Close takes it last and keeps it.
+//     fencing.
+//  2. Store.fencing. Store.Close takes it last and keeps it.
 //
 // All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,
 // announcer, deltas, ahead, left, rowCache, Polls, tailer, lock, Metrics and Event.memoMu. They may
