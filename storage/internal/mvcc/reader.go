@@ -77,8 +77,7 @@ type reader interface {
 	// value that is lost is nil.
 	GetKeys(ctx context.Context, keys []contract.Key) (map[contract.Key]*KeyValue, contract.State, error)
 	// Replaced reads which rows of the state at q.At were replaced in (q.After, q.Upto], in the
-	// order of keys. Nobody changes what it returns. The error is ErrCompacted if q.At is
-	// compacted.
+	// order of keys. Nobody changes the result. The error is ErrCompacted if q.At is compacted.
 	Replaced(ctx context.Context, q contract.ReplacedQuery) ([]contract.Replaced, error)
 	// Cached tells whether a page of the range most likely costs no more than its proof.
 	Cached(start, end contract.Key) bool

@@ -54,7 +54,7 @@ func (m *readerModel) list(t *testing.T, s *mvcc.Store, o mvcc.RangeOptions, rng
 	for first := 0; ; {
 		r, err := s.Range(t.Context(), o)
 		if err != nil {
-			t.Fatalf("%+v: %v", o, err)
+			t.Fatalf("%#v: %v", o, err)
 		}
 		if o.At == 0 {
 			o.At = m.head
@@ -69,7 +69,7 @@ func (m *readerModel) list(t *testing.T, s *mvcc.Store, o mvcc.RangeOptions, rng
 		}
 		if len(r.KVs) != n || r.More != (first+n < len(keys)) || r.Count != left ||
 			r.Revision != o.At || r.Head != m.head {
-			t.Fatalf("%+v: a page has %d keys of %d from %d on, more: %t, count: %d, revision: %d, "+
+			t.Fatalf("%#v: a page has %d keys of %d from %d on, more: %t, count: %d, revision: %d, "+
 				"head: %d of %d", o, len(r.KVs), len(keys), first, r.More, r.Count, r.Revision,
 				r.Head, m.head)
 		}
@@ -79,7 +79,7 @@ func (m *readerModel) list(t *testing.T, s *mvcc.Store, o mvcc.RangeOptions, rng
 				value = ""
 			}
 			if kv.Key != keys[first+i] || string(kv.Value) != value {
-				t.Fatalf("%+v: %s: %q, not %s: %q", o, kv.Key, kv.Value, keys[first+i], value)
+				t.Fatalf("%#v: %s: %q, not %s: %q", o, kv.Key, kv.Value, keys[first+i], value)
 			}
 		}
 		if !r.More {
