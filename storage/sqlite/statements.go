@@ -386,6 +386,7 @@ UPDATE rowkeeper_store SET max_objects = ?1, max_bytes = ?2 WHERE id = 1`
 
 const (
 	beginImmediate = "BEGIN IMMEDIATE"
+	commit         = "COMMIT"
 	rollback       = "ROLLBACK"
 	// dataVersion changes when another connection has committed.
 	dataVersion = "PRAGMA data_version"

@@ -63,7 +63,7 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 			b.rollBack(c)
 			return err
 		}
-		if err := c.Commit(); err != nil {
+		if err := c.Exec(commit); err != nil {
 			b.rollBack(c)
 			return b.commitOutcome(err)
 		}

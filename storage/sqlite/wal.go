@@ -24,7 +24,13 @@ const (
 // made when the commit was answered, while those who have waited for it go on. It is made before
 // the next commit, so the reserve of a full disk has room for it.
 func (b *backend) committed(c *sqlite3.Conn) {
-	end := c.LogEnd()
+	if b.cfg.memory() {
+		return
+	}
+	end, err := c.LogEnd(pageSize)
+	if err != nil {
+		return // the next commit reads the same, and reports what is wrong
+	}
 	if end < b.logEnd { // the log was begun anew: whatever held it is gone
 		b.copyRetry, b.emptyRetry = 0, 0
 	}

@@ -113,8 +113,8 @@ func TestLogOutlivesAReader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if end := c.LogEnd(); end > b.logLimit {
-		t.Errorf("the log goes on at %d bytes, though the reader is gone", end)
+	if end, err := c.LogEnd(pageSize); err != nil || end > b.logLimit {
+		t.Errorf("the log goes on at %d bytes, though the reader is gone: %v", end, err)
 	}
 	b.commits.Put(c)
 	for range 200 {

@@ -19,9 +19,6 @@ type Conn struct {
 	stmts map[string]*Stmt
 	// stop points to an int32 that interrupts the running statement when it is not 0.
 	stop uintptr
-	// memory tells that the database has no file. log is nil until the first COMMIT to a file.
-	memory bool
-	log    *log
 }
 
 // pointer makes a pointer of an address in memory that the translated code has allocated. That
@@ -45,7 +42,7 @@ func OpenMemory(name string) (*Conn, error) { return open(name, MemoryVFS, lib.S
 const MemoryVFS = "memdb"
 
 func open(path, vfs string, flags int32) (*Conn, error) {
-	c := &Conn{tls: libc.NewTLS(), stmts: map[string]*Stmt{}, memory: vfs == MemoryVFS}
+	c := &Conn{tls: libc.NewTLS(), stmts: map[string]*Stmt{}}
 	name, err := libc.CString(path)
 	if err != nil {
 		return nil, err
@@ -118,31 +115,8 @@ func (c *Conn) Close() error {
 		err = c.fail(rc)
 	}
 	libc.Xfree(c.tls, c.stop)
-	if c.log != nil {
-		c.log.free(c.tls)
-	}
 	c.tls.Close()
 	return err
-}
-
-// Commit runs COMMIT on a database with a write-ahead log, or in memory; see [log].
-func (c *Conn) Commit() error {
-	const commit = "COMMIT"
-	if c.memory {
-		return c.Exec(commit)
-	}
-	if c.log == nil {
-		out := c.tls.Alloc(8)
-		defer c.tls.Free(8)
-		rc := lib.Xsqlite3_file_control(c.tls, c.db, 0, lib.SQLITE_FCNTL_JOURNAL_POINTER, out)
-		if rc != lib.SQLITE_OK {
-			return c.fail(rc)
-		}
-		c.log = newLog(c.tls, *(*uintptr)(pointer(out)))
-	}
-	c.log.begin()
-	defer c.log.stop()
-	return c.Exec(commit)
 }
 
 // InTransaction tells whether BEGIN was neither committed nor rolled back.
@@ -158,13 +132,22 @@ func (c *Conn) BusyTimeout(milliseconds int32) {
 // SQLite does so within each COMMIT that leaves the log long.
 func (c *Conn) NoAutocheckpoint() { lib.Xsqlite3_wal_autocheckpoint(c.tls, c.db, 0) }
 
-// LogEnd is where the last [Conn.Commit] has ended in the write-ahead log, in bytes. The log is
-// then as long as that; its file may be longer.
-func (c *Conn) LogEnd() int64 {
-	if c.log == nil {
-		return 0
+// LogEnd is how long the write-ahead log of a database with pages of this size is, in bytes, or 0
+// if the connection has not used it yet. The file of the log may be longer. It copies nothing.
+func (c *Conn) LogEnd(pageSize int64) (int64, error) {
+	// The layout of the log is that of https://sqlite.org/fileformat2.html#walformat.
+	const header, frameHeader = 32, 24
+	frames := c.tls.Alloc(4)
+	defer c.tls.Free(4)
+	rc := lib.Xsqlite3_wal_checkpoint_v2(c.tls, c.db, 0, lib.SQLITE_CHECKPOINT_NOOP, frames, 0)
+	if rc != lib.SQLITE_OK {
+		return 0, c.fail(rc)
 	}
-	return c.log.end
+	n := int64(*(*int32)(pointer(frames)))
+	if n <= 0 {
+		return 0, nil
+	}
+	return header + n*(frameHeader+pageSize), nil
 }
 
 // CopyLog copies the write-ahead log to the database, up to what some reader has not seen yet. It

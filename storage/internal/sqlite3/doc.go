@@ -9,8 +9,7 @@
 //   - Certainty. The interface tells whether a transaction is still open after an error of COMMIT,
 //     and the operating system's error number. The driver keeps both to itself.
 //   - Control. Checkpoints, busy timeouts and interruption are per connection and can change while
-//     it is open. A statement that is not reset holds a snapshot for those after it. A COMMIT
-//     writes its pages in few calls of the operating system.
+//     it is open. A statement that is not reset holds a snapshot for those after it.
 //
 // What does not need these, such as migrations, uses database/sql.
 //
