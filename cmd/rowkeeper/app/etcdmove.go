@@ -181,7 +181,7 @@ func etcdExport(ctx context.Context, c storage.Config, name string, stdout,
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	var e etcdmove.Exported
-	err = commandline.CreateFile(name, func(f *os.File) (err error) {
+	err = commandline.CreateFile(name, false, func(f *os.File) (err error) {
 		bar := commandline.NewBar(stderr)
 		defer bar.End()
 		e, err = etcdmove.Export(ctx, store, f, bar.Tell)

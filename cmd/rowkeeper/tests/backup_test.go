@@ -240,6 +240,7 @@ func TestBackupAndRestore(t *testing.T) {
 			"cannot read the backup: open "},
 		{[]string{"restore"}, 2, "a file has to be named"},
 		{[]string{"backup"}, 2, "a file has to be named"},
+		{[]string{"backup", filepath.Join(dir, "backup-0")}, 1, "replaces it with --force"},
 		{[]string{"backup", "a", "b"}, 2, `unexpected argument "b"`},
 		{[]string{"backup", filepath.Join(dir, "no", "such", "directory")}, 1,
 			"cannot write the file: "},

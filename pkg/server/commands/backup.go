@@ -16,14 +16,16 @@ import (
 
 func newBackupCommand(p server.Program) *cobra.Command {
 	o := p.StorageOptions()
+	force := false
 	cmd := &cobra.Command{
 		Use:   "backup FILE|-",
 		Short: "Write all objects of a database to a file",
 		Long: "Backup writes the objects of a database, of all kinds and all prefixes, as they " +
 			"were at one moment, while servers go on. Encrypted objects stay encrypted. The file " +
 			"is compressed and has a checksum; it has its name when it is complete and was read " +
-			"back. It can be restored into a database of any kind. With -, it is written to " +
-			"standard output, and not read back.",
+			"back. An older backup of that name is replaced only with --force. It can be " +
+			"restored into a database of any kind. With -, it is written to standard output, " +
+			"and not read back.",
 		Example: "  " + p.Name + " backup --database-file url.txt objects.backup",
 		Args:    commandline.OneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -31,10 +33,13 @@ func newBackupCommand(p server.Program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return backup(cmd.Context(), config, args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return backup(cmd.Context(), config, args[0], force, cmd.OutOrStdout(),
+				cmd.ErrOrStderr())
 		},
 	}
 	o.AddDatabaseFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&force, "force", force,
+		"Replace an older backup that has the name of the file.")
 	return cmd
 }
 
@@ -75,7 +80,7 @@ func newRestoreCommand(p server.Program) *cobra.Command {
 	return cmd
 }
 
-func backup(ctx context.Context, c storage.Config, name string, stdout,
+func backup(ctx context.Context, c storage.Config, name string, force bool, stdout,
 	stderr io.Writer) (err error) {
 	store, err := open(ctx, c)
 	if err != nil {
@@ -91,7 +96,7 @@ func backup(ctx context.Context, c storage.Config, name string, stdout,
 		return nil
 	}
 	var b storage.Backup
-	err = commandline.CreateFile(name, func(f *os.File) (err error) {
+	err = commandline.CreateFile(name, force, func(f *os.File) (err error) {
 		if b, err = writeBackup(ctx, store, f, stderr); err != nil {
 			return err
 		}

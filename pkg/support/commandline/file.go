@@ -12,9 +12,9 @@ import (
 const StandardStream = "-"
 
 // CreateFile writes a file under another name, and gives it its own when it is on the disk. Others
-// cannot read it, as it may hold secrets.
-func CreateFile(name string, write func(*os.File) error) error {
-	if err := replaceable(name); err != nil {
+// cannot read it, as it may hold secrets. It replaces an older backup if force is set.
+func CreateFile(name string, force bool, write func(*os.File) error) error {
+	if err := replaceable(name, force); err != nil {
 		return err
 	}
 	dir, base := filepath.Split(name)
@@ -28,6 +28,9 @@ func CreateFile(name string, write func(*os.File) error) error {
 	err = write(f)
 	if closeErr := f.Close(); err == nil {
 		err = closeErr
+	}
+	if err == nil {
+		err = replaceable(name, force) // somebody may have written it meanwhile
 	}
 	if err == nil {
 		err = os.Rename(f.Name(), name)
@@ -53,8 +56,8 @@ func syncDir(dir string) error {
 }
 
 // replaceable refuses to put a backup in the place of anything but another backup: of the database
-// itself, for one, or of a device.
-func replaceable(name string) error {
+// itself, for one, or of a device; and in the place of another backup without force.
+func replaceable(name string, force bool) error {
 	st, err := os.Stat(name)
 	switch {
 	case err != nil:
@@ -74,6 +77,10 @@ func replaceable(name string) error {
 	begin := make([]byte, len(first))
 	if _, err := io.ReadFull(f, begin); err != nil || string(begin) != first {
 		return fmt.Errorf("%s exists and is no backup: name another file, or remove it", name)
+	}
+	if !force {
+		return fmt.Errorf("%s is an older backup: name another file, or remove it; "+
+			"`rowkeeper backup` replaces it with --force", name)
 	}
 	return nil
 }
