@@ -24,7 +24,10 @@
 //
 // The file must be on a local disk, in a directory where files can be created: SQLite's write-ahead
 // log lies beside it in two more files, whose names end in -wal and -shm, and belongs to it.
-// Several processes of one machine may have the file open at once.
+// Several processes of one machine may have the file open at once, all by the same name: a hard
+// link, or a file that is mounted without its directory, has a log and locks of its own, and two
+// such logs damage the file. So a file with several names is refused when it is opened. Only Linux
+// tells of mounts.
 //
 // # Several stores
 //

@@ -20,3 +20,8 @@ func privateMounts(cmd *exec.Cmd) bool {
 func mountSmall(dir string, bytes int) error {
 	return syscall.Mount("rowkeeper", dir, "tmpfs", 0, fmt.Sprintf("size=%d", bytes))
 }
+
+// mountFile gives a file that is there the content of another one.
+func mountFile(file, at string) error {
+	return syscall.Mount(file, at, "", syscall.MS_BIND, "")
+}

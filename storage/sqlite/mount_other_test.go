@@ -10,3 +10,5 @@ import (
 func privateMounts(*exec.Cmd) bool { return false }
 
 func mountSmall(string, int) error { return errors.ErrUnsupported }
+
+func mountFile(string, string) error { return errors.ErrUnsupported }

@@ -143,6 +143,23 @@ func checkPath(cfg config) error {
 		return contract.Errorf(contract.Invalid, "%s is not a regular file: name another file in the "+
 			"database URL", cfg.path)
 	}
+	return oneName(cfg)
+}
+
+// oneName refuses a file that has another name, or may have one. SQLite finds a file's log, and the
+// locks of those who use it, beside the name by which it was opened. Two processes that open it by
+// two names do not know of each other, and damage it.
+func oneName(cfg config) error {
+	switch links, mounted := namesOf(cfg.path); {
+	case links > 1:
+		return contract.Errorf(contract.Invalid, "the database file %s has %d names (hard links), and "+
+			"whoever opens it by another one damages it: remove the other names, or make a copy "+
+			"of the file with this name", cfg.path, links)
+	case mounted:
+		return contract.Errorf(contract.Invalid, "the database file %s is mounted without its directory, "+
+			"and whoever opens it elsewhere damages it: mount the directory in which it lies, "+
+			"with the files beside it", cfg.path)
+	}
 	return nil
 }
 

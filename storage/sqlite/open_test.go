@@ -95,6 +95,12 @@ func TestOpenErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, contract.Invalid, []string{"is not a regular file"}, false},
+		{"another name", func(t *testing.T, path string) {
+			migrate(t, "sqlite://"+path)
+			if err := os.Link(path, path+".link"); err != nil {
+				t.Skip(err)
+			}
+		}, contract.Invalid, []string{"has 2 names (hard links)", "remove the other names"}, false},
 		{"an empty file", func(t *testing.T, path string) {
 			writeFile(t, path, "")
 		}, contract.Invalid, []string{"holds no rowkeeper store", "migrate up"}, true},

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ var children = map[string]func(args []string) error{
 	"once":     onceChild,
 	"fill":     fillChild,
 	"open":     openChild,
+	"mounted":  mountedChild,
 	"begin":    beginChild,
 	"fulldisk": func(args []string) error { return fullDiskChild(args) },
 	"healdisk": func(args []string) error { return healDiskChild(args) },
@@ -412,6 +414,45 @@ func openChild(args []string) error {
 	}
 	fmt.Println("ok")
 	return nil
+}
+
+// TestMountedFile: a file that is mounted without its directory is refused, and a mounted directory
+// is not.
+func TestMountedFile(t *testing.T) {
+	path := strings.TrimPrefix(fresh(t), "sqlite://")
+	cmd := command("mounted", path, t.TempDir())
+	cmd.Stderr = nil
+	if !privateMounts(cmd) {
+		t.Skip("this system has no name spaces in which a test may mount a file")
+	}
+	out, err := cmd.CombinedOutput()
+	if strings.Contains(string(out), "cannot mount") || errors.Is(err, syscall.EPERM) ||
+		errors.Is(err, syscall.ENOSPC) {
+		t.Skipf("a test may not mount a file here: %v %s", err, out)
+	}
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if lines := strings.Split(string(out), "\n"); len(lines) != 3 || lines[0] != "ok" ||
+		!strings.Contains(lines[1], "is mounted without its directory") {
+		t.Errorf("the process says %q", lines)
+	}
+}
+
+// mountedChild opens the file by its directory, mounted elsewhere, and mounted by itself.
+func mountedChild(args []string) error {
+	path, dir := args[0], args[1]
+	if err := mountFile(filepath.Dir(path), dir); err != nil {
+		return fmt.Errorf("cannot mount: %w", err)
+	}
+	name := filepath.Join(dir, filepath.Base(path))
+	if err := openChild([]string{"sqlite://" + name}); err != nil {
+		return err
+	}
+	if err := mountFile(path, name); err != nil {
+		return fmt.Errorf("cannot mount: %w", err)
+	}
+	return openChild([]string{"sqlite://" + name})
 }
 
 // beginChild does what a server does when it starts, several times at once.
