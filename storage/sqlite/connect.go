@@ -57,6 +57,14 @@ func (b *backend) connectWriter() (*sqlite3.Conn, error) {
 	}); err != nil {
 		return nil, err
 	}
+	// The settings have read the schema, so the log is recovered. With relaxed durability nobody
+	// relies on it, and the boot is recorded.
+	if b.cfg.synchronous == "FULL" {
+		if err := syncLog(b.wal); err != nil {
+			c.KeepLog()
+			return nil, errors.Join(err, c.Close())
+		}
+	}
 	c.NoAutocheckpoint() // see copyLog
 	// begin waits by itself. The settings above read the schema, and wait as every statement does.
 	c.BusyTimeout(0)

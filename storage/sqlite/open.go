@@ -69,10 +69,7 @@ func (b *backend) openFile(ctx context.Context) (store, recorded string, err err
 // logged tells whether there is a write-ahead log with something in it, before the first connection
 // opens it.
 func (b *backend) logged() bool {
-	b.wal = b.cfg.path + "-wal"
-	if resolved, err := filepath.EvalSymlinks(b.cfg.path); err == nil {
-		b.wal = resolved + "-wal"
-	}
+	b.wal = walOf(b.cfg.path)
 	return b.walSize() > 0
 }
 

@@ -184,5 +184,8 @@ func valueIn(ctx context.Context, path string, key contract.Key) (value []byte, 
 	if err == nil {
 		err = lost
 	}
+	if err == nil {
+		err = syncLog(walOf(path))
+	}
 	return value, dropped, b.classify(ctx, err)
 }

@@ -2,8 +2,12 @@ package sqlite
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
@@ -87,6 +91,43 @@ func (b *backend) copyLog(c *sqlite3.Conn) {
 		b.opts.Logger.Warn("a reader holds the write-ahead log; trying again when it has grown",
 			"database", b.name(), "bytes", size)
 	}
+}
+
+// syncLog makes durable what the write-ahead log of a file shows, as a connection has found it.
+//
+// SQLite writes a commit to the log, waits for the disk, and shows it then. If the process is
+// killed in between, the commit is in the operating system's memory. Whoever opens the file next
+// counts it when the log is recovered, and SQLite does not wait for the disk then. A power failure
+// would undo what was shown, and an update that changes nothing would have been acknowledged by it.
+// So nothing is answered before this has succeeded.
+func syncLog(wal string) error {
+	f, err := os.OpenFile(wal, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrPermission) {
+		f, err = os.Open(wal) // not every system waits for a file that cannot be written
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = errors.Join(syncFile(f), f.Close())
+	}
+	if err != nil {
+		return contract.Errorf(contract.Unavailable, "what the write-ahead log %s holds cannot be made "+
+			"durable, so nothing of it is shown: check the disk: %w", wal, err)
+	}
+	return nil
+}
+
+// syncFile is replaced by tests.
+var syncFile = (*os.File).Sync
+
+// walOf is the write-ahead log of a file, which lies where the file itself is, whatever symbolic
+// links lead there.
+func walOf(path string) string {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		path = resolved
+	}
+	return path + "-wal"
 }
 
 // walSize is the length of the write-ahead log's file.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -154,5 +156,44 @@ func TestLogAfterARollback(t *testing.T) {
 	f.update(t, 1) // comes after the copy
 	if size := b.walSize(); size > b.logLimit {
 		t.Errorf("the log is still %d bytes long", size)
+	}
+}
+
+// TestShownIsDurable kills a process that has not waited for the disk. Whoever opens the file next
+// waits for it before anything is answered, and answers nothing if that fails.
+func TestShownIsDurable(t *testing.T) {
+	ctx := context.Background()
+	url := fresh(t)
+	path := strings.TrimPrefix(url, "sqlite://")
+	w := start(t, "writer", url+"?synchronous=OFF", "w")
+	if !w.lines.Scan() {
+		t.Fatal("the other process has not written")
+	}
+	w.kill()
+
+	var synced []string
+	failed := errors.New("the disk is gone")
+	fails := true
+	defer func(f func(*os.File) error) { syncFile = f }(syncFile)
+	syncFile = func(f *os.File) error {
+		synced = append(synced, f.Name())
+		if fails {
+			return failed
+		}
+		return f.Sync()
+	}
+	_, err := contract.OpenBackend(ctx, Driver, url, options(t))
+	oneSentence(t, err, contract.Unavailable, path+"-wal", "cannot be made durable", failed.Error())
+	_, _, err = valueIn(ctx, path, "k")
+	oneSentence(t, err, contract.Unavailable, path+"-wal", "cannot be made durable")
+
+	fails, synced = false, nil
+	b := open(t, url)
+	defer b.Close()
+	if len(synced) != 1 || synced[0] != path+"-wal" {
+		t.Errorf("before the first answer %q were made durable", synced)
+	}
+	if st, err := b.State(ctx); err != nil || st.Head.Revision < 2 {
+		t.Errorf("the state is %+v, %v", st, err)
 	}
 }
