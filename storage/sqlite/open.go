@@ -73,9 +73,11 @@ func (b *backend) logged() bool {
 	return b.walSize() > 0
 }
 
-// inspect reads which store a database holds, and checks that it is whole: a small file always, and
-// one whose fingerprint differs from the recorded one though it has a write-ahead log, since a file
-// that was replaced without its log would be read together with that of the other file.
+// inspect reads which store a database holds, and checks that a small one is whole. It refuses a
+// file whose fingerprint differs from the recorded one though it has a write-ahead log. The log may
+// be that of the file in whose place this one is. Then what is read is the other file's newest
+// state, or a mixture, and nothing in the two files tells: a copy of a file fits the log that was
+// begun before the copy was made.
 func (b *backend) inspect(ctx context.Context, c *sqlite3.Conn,
 	logged bool) (store, recorded string, err error) {
 	id, err := b.identity(c)
@@ -91,11 +93,12 @@ func (b *backend) inspect(ctx context.Context, c *sqlite3.Conn,
 	switch foreign := logged && recorded != "" && recorded != b.fingerprint(); {
 	case err != nil:
 	case foreign:
-		err = b.verify(ctx, c, "the file and its write-ahead log do not belong together, or the "+
-			"file is damaged: restore it again while no server runs, without the files that end "+
-			"in -wal and -shm")
+		err = contract.Errorf(contract.Invalid, "the database file %s was restored, copied or moved, and "+
+			"a write-ahead log lies beside it that may belong to another file: remove %s, or, if "+
+			"it was copied together with the file, open the file once with the program sqlite3",
+			b.name(), b.wal)
 	case n <= checkedSize/pageSize:
-		err = b.verify(ctx, c, "it is damaged: restore a backup")
+		err = b.verify(ctx, c)
 	}
 	return store, recorded, err
 }
@@ -256,7 +259,7 @@ func notOurs(cfg config) error {
 }
 
 // verify checks the structure of the whole file and that every live row has its value.
-func (b *backend) verify(ctx context.Context, c *sqlite3.Conn, otherwise string) error {
+func (b *backend) verify(ctx context.Context, c *sqlite3.Conn) error {
 	defer c.Interruptible(ctx)()
 	text, err := c.Once("PRAGMA quick_check(1)")
 	if err != nil {
@@ -273,8 +276,8 @@ func (b *backend) verify(ctx context.Context, c *sqlite3.Conn, otherwise string)
 		text = "a key has lost its value"
 	}
 	text = strings.ReplaceAll(strings.TrimPrefix(text, "*** in database main ***\n"), "\n", "; ")
-	return contract.Errorf(contract.Invalid, "the database %s cannot be used: %s (%s)", b.name(),
-		otherwise, text)
+	return contract.Errorf(contract.Invalid, "the database %s cannot be used: it is damaged: restore a "+
+		"backup (%s)", b.name(), text)
 }
 
 const (

@@ -389,9 +389,9 @@ func TestForeignLog(t *testing.T) {
 	rename(t, m.copy, m.path)
 	for range 2 {
 		_, err := contract.OpenBackend(context.Background(), Driver, "sqlite://"+m.path, options(t))
-		oneSentence(t, err, contract.Invalid, m.path, "write-ahead log do not belong together", "-wal")
+		oneSentence(t, err, contract.Invalid, m.path, "may belong to another file", "remove "+m.path+"-wal")
 		_, err = Driver.Migrate(context.Background(), "sqlite://"+m.path, options(t))
-		oneSentence(t, err, contract.Invalid, m.path, "write-ahead log do not belong together", "-wal")
+		oneSentence(t, err, contract.Invalid, m.path, "may belong to another file", "remove "+m.path+"-wal")
 	}
 	// What the sentence says helps: both files were left as they were.
 	for _, suffix := range []string{"-wal", "-shm"} {
@@ -403,6 +403,27 @@ func TestForeignLog(t *testing.T) {
 		mustBe(t, b, m.filler.keys[0], want)
 		b.Close()
 	}
+}
+
+// TestStaleLog restores a copy beside a write-ahead log that has all pages, as the one of a small
+// database does: SQLite would read from the log what the copy was made to undo.
+func TestStaleLog(t *testing.T) {
+	m := newMoving(t)
+	stale := m.path + ".log"
+	copyFile(t, m.path+"-wal", stale) // as a process that is killed leaves it
+	if err := m.b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rename(t, m.copy, m.path)
+	rename(t, stale, m.path+"-wal")
+	_, err := contract.OpenBackend(context.Background(), Driver, "sqlite://"+m.path, options(t))
+	oneSentence(t, err, contract.Invalid, m.path, "may belong to another file", "remove "+m.path+"-wal")
+	if err := os.Remove(m.path + "-wal"); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, "sqlite://"+m.path)
+	defer b.Close()
+	mustBe(t, b, m.filler.keys[0], "before the copy")
 }
 
 // fillChild writes so much that a part of the log is copied to the file, and waits to be killed.

@@ -319,7 +319,7 @@ const selectPages = `
 SELECT page_count, freelist_count FROM pragma_page_count, pragma_freelist_count`
 
 // selectDamage looks for a live row whose log row is missing or another key's: a walk over all
-// rows, only done when the file and its write-ahead log may not belong together.
+// rows, only done when a small file is opened.
 const selectDamage = `
 SELECT EXISTS (
     SELECT 1 FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision

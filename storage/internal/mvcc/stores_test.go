@@ -111,7 +111,12 @@ func TestStoresFenceThemselves(t *testing.T) {
 			if db.Kind == dbtest.SQLite && name != contract.DefaultStore {
 				file.URL += ".stores/" + name + ".db"
 			}
-			exec(t, raw(t, file), "UPDATE rowkeeper_store SET fingerprint = 'another database'")
+			d := raw(t, file)
+			exec(t, d, "UPDATE rowkeeper_store SET fingerprint = 'another database'")
+			// SQLite's log would be that of another file.
+			if err := d.Close(); err != nil {
+				t.Fatal(err)
+			}
 		}
 		epoch := func(name string) contract.Epoch {
 			t.Helper()
