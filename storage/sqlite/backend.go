@@ -31,6 +31,8 @@ type backend struct {
 	// has none.
 	file  fileID
 	place place
+	// log is the identity of the open write-ahead log, zero before it is known.
+	log fileID
 	// moved is set when the open file is no longer under its name; no operation is done until one
 	// was opened again.
 	moved bool
@@ -46,6 +48,15 @@ type backend struct {
 	// it. Only the writing connection's holder uses them.
 	copyDue                       bool
 	logEnd, copyRetry, emptyRetry int64
+	// wrote tells that this backend has committed since the file was opened. The writing
+	// connection's holder uses it.
+	wrote bool
+	// unfenced tells that the file is another one than recorded, and nothing was committed to it.
+	// The writing connection's holder uses it.
+	unfenced bool
+	// lost tells that the file was found without its write-ahead log, and no history was begun
+	// since.
+	lost atomic.Bool
 	// store is the identity that the store had when it was opened first.
 	store string
 
@@ -128,7 +139,7 @@ func (b *backend) on(ctx context.Context, p *sqlite3.Pool, fn func(*sqlite3.Conn
 		err = fn(c)
 		p.Put(c)
 	}
-	moved := b.hasMoved()
+	moved := b.displaced() != nil
 	b.mu.RUnlock()
 	if moved {
 		return b.replaced(err)
@@ -184,11 +195,23 @@ func (b *backend) closeAll() error {
 	var first error
 	pools := b.pools()
 	for i := len(pools) - 1; i >= 0; i-- {
+		if c := b.lastOpen(pools[i].Pool); c != nil {
+			b.finish(c)
+			pools[i].Put(c)
+		}
 		if err := pools[i].Close(); err != nil && first == nil {
 			first = err
 		}
 	}
 	return first
+}
+
+// lastOpen returns the connection of the pool if it is the writing one of a file.
+func (b *backend) lastOpen(p *sqlite3.Pool) *sqlite3.Conn {
+	if p != b.commits || b.cfg.memory() {
+		return nil
+	}
+	return p.GetOpen()
 }
 
 func newBackend(cfg config, opts contract.DriverOptions) *backend {

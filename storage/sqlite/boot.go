@@ -56,7 +56,7 @@ func (b *backend) at(c *sqlite3.Conn, synchronous string) (restore func(), err e
 	return func() {
 		if b.cfg.synchronous == "OFF" {
 			c.BusyTimeout(checkpointWait)
-			if emptied, err := c.EmptyLog(); err != nil || !emptied {
+			if emptied, err := b.emptyLog(c); err != nil || !emptied {
 				b.opts.Logger.Warn("cannot copy the write-ahead log to the database: if the "+
 					"machine ends before that is done, nobody may notice that writes are lost",
 					"database", b.name(), "err", err)
@@ -65,6 +65,7 @@ func (b *backend) at(c *sqlite3.Conn, synchronous string) (restore func(), err e
 		}
 		if err := c.Set("synchronous", b.cfg.synchronous); err != nil {
 			c.Broken = true
+			c.KeepLog() // readers have it open
 			b.opts.Logger.Error("cannot reset PRAGMA synchronous; the connection is closed",
 				"database", b.name(), "err", err)
 		}

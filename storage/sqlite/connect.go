@@ -15,8 +15,8 @@ const openWait = 5000
 // connect opens a connection and makes the settings that all connections have.
 func (b *backend) connect() (*sqlite3.Conn, error) {
 	// Another file of this name would be read together with the log of the one that is open.
-	if b.hasMoved() {
-		return nil, errMoved
+	if err := b.displaced(); err != nil {
+		return nil, err
 	}
 	open := sqlite3.Open
 	if b.cfg.memory() {

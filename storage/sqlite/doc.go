@@ -52,7 +52,50 @@
 // writes are accepted again by themselves. If other files take this reserve, somebody has to make
 // room. On systems other than Linux there is no reserve.
 //
+// # A log that is gone
+//
+// The newest commits are in the write-ahead log alone. If somebody removes it (a cleaner, a script
+// that restores), the file is whole and old, and SQLite reads it without a word. So the file has a
+// mark, SQLite's user_version in its first page: "closed" if all commits are in the file, "open" if
+// a log belongs to it. The mark is written by transactions, and so it is in the log, too.
+//
+//   - Before its first commit a process commits "opening" and copies the log to the file. Then its
+//     commits may say "open". Every commit reads the mark under the commit lock, and who finds
+//     anything but "open" there does the same. So the file is marked before the first commit, also
+//     where several processes write. One thing comes before that: a long read of somebody else can
+//     keep the log from being copied, and must not stop writes. They go on, and each tries again.
+//   - A clean close copies the log, commits "closed", and closes. If it is the last one, SQLite
+//     copies that to the file and removes the log. If not, the next commit of the others finds
+//     "closed", and marks the file again. Who has committed nothing leaves the log of others as it
+//     is.
+//   - A log that is emptied by force gets a commit of the mark at once. So beside a marked file
+//     there is always a log that is not empty.
+//
+// A file that is marked, with an empty log or none, has therefore lost its log. Mark and length are
+// read in one snapshot. A kill is no loss: the log stays, and the next process recovers it. Then:
+//
+//   - A process that opens the file to serve it fences, since what was in the log may have been
+//     seen.
+//   - A backup refuses: what is left may be nothing at all.
+//   - A process that has the file open compares the log's inode after each operation. It still has
+//     the log open, which has no name any more. It commits "closed" there and closes. If nobody
+//     else has the file open, SQLite copies the log to the file, and nothing is lost; SQLite tells
+//     that by the exclusive lock on the file, which it shares with all others, whatever their log.
+//     If another log has come to the name, and is not empty, somebody goes on without the lost one,
+//     and the file is left to them. A process that could save nothing answers nothing until it is
+//     started again.
+//
+// Two things look like a loss and are none: a process that is killed between the emptying of a log
+// and the commit that follows, and a program of somebody else that copies and removes the log after
+// a kill, or empties it, as sqlite3 does. Nothing tells the difference, and the fence harms nobody.
+// The mark of a file that is another one than recorded says nothing, since a copy may have been
+// made of an open file; it is fenced in any case. The newest commits are lost unnoticed if a log is
+// removed while the machine is down that has crashed within a clean close.
+//
 // # Copies
+//
+// A copy beside a write-ahead log is refused, since the log may belong to the file that was there
+// before: remove the log.
 //
 // A copy that is put in the place of the file is noticed, while a server runs or when one is
 // started: the store records the file's inode and time of creation, its name, and the inode and

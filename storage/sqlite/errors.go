@@ -13,6 +13,9 @@ import (
 // errMoved says that the file under the database's name is not the one that is open.
 var errMoved = errors.New("the database file was replaced or removed while it was open")
 
+// errLogRemoved says that the write-ahead log of the open file is not under its name.
+var errLogRemoved = errors.New("its write-ahead log was removed while it was open")
+
 // classify makes an [contract.Error] of what went wrong in an operation that has changed nothing.
 func (b *backend) classify(ctx context.Context, err error) error {
 	var known *contract.Error

@@ -12,6 +12,9 @@ func (b *backend) Identity(ctx context.Context) (id contract.Identity, err error
 	err = b.readDespiteFence(ctx, b.heads, func(_ context.Context, c *sqlite3.Conn) error {
 		id, err = b.identity(c)
 		id.Actual = b.fingerprint()
+		if b.lost.Load() {
+			id.Recorded = id.Actual + " with its write-ahead log"
+		}
 		return err
 	})
 	return id, err

@@ -109,9 +109,14 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 	if err = b.settle(); err != nil {
 		return nil, err
 	}
+	moved := false
 	switch {
 	case ours:
-		_, _, err = b.inspect(ctx, c, logged)
+		var recorded string
+		_, recorded, err = b.inspect(ctx, c, logged)
+		if moved = b.isMoved(recorded); err == nil && !moved {
+			err = b.keepMark(c)
+		}
 	case foreign:
 		err = notOurs(b.cfg)
 	}
@@ -140,7 +145,26 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 	}
 	defer db.Close()
 	done, err = migrations.Up(ctx, db, migrations.SQLite, nil)
+	if err == nil && moved {
+		// A log beside a file that is not fenced yet would be taken for another file's.
+		_, err = c.EmptyLog()
+	}
 	return done, schemaError(b.name(), err)
+}
+
+// keepMark leaves the log of a file that is in use as it is. If the log is lost, the migrations are
+// written to a new one, so that its length does not tell any more, and the mark does.
+func (b *backend) keepMark(c *sqlite3.Conn) error {
+	mark, err := readMark(c)
+	if err != nil || mark == markClosed {
+		return err
+	}
+	c.KeepLog()
+	lost, err := b.lostLog(c)
+	if err == nil && lost && mark != markLost {
+		err = putMark(c, markLost)
+	}
+	return err
 }
 
 // walMode changes to WAL mode, for which SQLite does not wait when another process does the same at

@@ -23,7 +23,7 @@ func (b *backend) openFirst(ctx context.Context) (store, recorded string, err er
 		open = b.openMemory
 	}
 	store, recorded, err = open(ctx)
-	if errors.Is(err, errMoved) {
+	if errors.Is(err, errMoved) || errors.Is(err, errLogRemoved) {
 		// Opening a file for writing changes its identity where that moves it to another layer of a
 		// file system.
 		if err = b.closeAll(); err == nil {
@@ -57,8 +57,11 @@ func (b *backend) openFile(ctx context.Context) (store, recorded string, err err
 	if err == nil {
 		err = b.sameStore(c)
 	}
-	if err == nil && b.hasMoved() {
-		err = errMoved
+	if err == nil {
+		err = b.findLog(ctx, c, recorded)
+	}
+	if err == nil {
+		err = b.displaced()
 	}
 	if err != nil {
 		c.KeepLog()
@@ -66,11 +69,40 @@ func (b *backend) openFile(ctx context.Context) (store, recorded string, err err
 	return store, recorded, b.classify(ctx, err)
 }
 
+// findLog remembers which write-ahead log is open, and finds out whether one is lost.
+func (b *backend) findLog(ctx context.Context, c *sqlite3.Conn, recorded string) error {
+	lost, err := b.lostLog(c)
+	if err != nil {
+		return err
+	}
+	moved := b.isMoved(recorded)
+	if lost = lost && !moved; lost {
+		if b.opts.RefuseLost {
+			return b.errLost("start a server, which begins a new history with what is left")
+		}
+		b.opts.Logger.Error("the write-ahead log of the database was removed, and the newest "+
+			"writes are lost with it", "database", b.name(), "log", b.wal)
+	}
+	b.wrote = false
+	b.lost.Store(lost)
+	b.unfenced = moved
+	if b.log, err = identify(b.wal); err != nil {
+		return errLogRemoved
+	}
+	return nil
+}
+
 // logged tells whether there is a write-ahead log with something in it, before the first connection
 // opens it.
 func (b *backend) logged() bool {
 	b.wal = walOf(b.cfg.path)
 	return b.walSize() > 0
+}
+
+// isMoved tells whether a file with this recorded fingerprint is another one than the one in which
+// it was recorded.
+func (b *backend) isMoved(recorded string) bool {
+	return recorded != "" && recorded != b.fingerprint()
 }
 
 // inspect reads which store a database holds, and checks that a small one is whole. It refuses a
@@ -90,7 +122,7 @@ func (b *backend) inspect(ctx context.Context, c *sqlite3.Conn,
 		return "", "", err
 	}
 	n, err := strconv.Atoi(pages)
-	switch foreign := logged && recorded != "" && recorded != b.fingerprint(); {
+	switch foreign := logged && b.isMoved(recorded); {
 	case err != nil:
 	case foreign:
 		err = contract.Errorf(contract.Invalid, "the database file %s was restored, copied or moved, and "+

@@ -47,6 +47,7 @@ func locate(path string) (place, error) {
 
 // settle finds out which file has the database's name now, and where it is.
 func (b *backend) settle() (err error) {
+	b.log = fileID{}
 	if b.file, err = identify(b.cfg.path); err == nil {
 		b.place, err = locate(b.cfg.path)
 	}

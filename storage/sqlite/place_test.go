@@ -94,7 +94,7 @@ func TestFingerprintHasNoDevice(t *testing.T) {
 	if after := b.fingerprint(); after != before {
 		t.Errorf("the fingerprint is %s, it was %s", after, before)
 	}
-	if !b.hasMoved() {
+	if b.displaced() == nil {
 		t.Error("a file on another device is taken for the one that is open")
 	}
 	b.file.device--

@@ -27,6 +27,7 @@ var children = map[string]func(args []string) error{
 	"once":     onceChild,
 	"fill":     fillChild,
 	"open":     openChild,
+	"lost":     lostChild,
 	"mounted":  mountedChild,
 	"begin":    beginChild,
 	"fulldisk": func(args []string) error { return fullDiskChild(args) },

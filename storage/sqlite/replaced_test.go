@@ -426,6 +426,62 @@ func TestStaleLog(t *testing.T) {
 	mustBe(t, b, m.filler.keys[0], "before the copy")
 }
 
+// TestRestoredTogether restores a copy that was made of an open file, as `.backup` makes it. It is
+// migrated, and opened by several before one of them has fenced it.
+func TestRestoredTogether(t *testing.T) {
+	ctx := context.Background()
+	for name, prepare := range map[string]func(m *moving){
+		"of an open file": func(m *moving) {
+			if err := os.Remove(m.copy); err != nil {
+				t.Fatal(err)
+			}
+			sqlExec(t, m.path, "VACUUM INTO '"+m.copy+"'")
+		},
+		"of a closed file": func(*moving) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoving(t)
+			prepare(m)
+			if err := m.b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			rename(t, m.copy, m.path)
+			url := "sqlite://" + m.path
+			migrate(t, url)
+			reader := open(t, url)
+			defer reader.Close()
+			migrate(t, url)
+			m.b = open(t, url).(*backend)
+			if m.b.lost.Load() {
+				t.Error("a copy has lost no log")
+			}
+			err := m.b.write(ctx, func(*sqlite3.Conn) (bool, error) {
+				b, err := contract.OpenBackend(ctx, Driver, url, options(t))
+				if err == nil {
+					err = b.Close()
+				}
+				return false, err
+			})
+			if err != nil {
+				t.Errorf("beside a process that is about to fence: %v", err)
+			}
+			m.fence()
+			for _, key := range []contract.Key{"new/1", "new/2"} { // the second one marks the file
+				st, err := m.b.State(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.filler.seen, m.filler.store = st.Head, m.b
+				m.filler.commit(t, []*contract.Mutation{{Key: key, Value: []byte("v")}})
+			}
+			if mark := markInFile(t, m.path); mark == markClosed {
+				t.Error("the file is not marked")
+			}
+			open(t, url).Close()
+		})
+	}
+}
+
 // fillChild writes so much that a part of the log is copied to the file, and waits to be killed.
 func fillChild(args []string) error {
 	b, err := contract.OpenBackend(context.Background(), Driver, args[0], childOptions())

@@ -388,6 +388,13 @@ const (
 	beginImmediate = "BEGIN IMMEDIATE"
 	commit         = "COMMIT"
 	rollback       = "ROLLBACK"
+	// selectMark and those below are about the mark of the file; see mark.go. SQLite keeps it in the
+	// first page, which is always in memory.
+	selectMark        = "PRAGMA user_version"
+	updateMarkClosed  = "PRAGMA user_version = 0"
+	updateMarkOpening = "PRAGMA user_version = 1"
+	updateMarkOpen    = "PRAGMA user_version = 2"
+	updateMarkLost    = "PRAGMA user_version = 3"
 	// dataVersion changes when another connection has committed.
 	dataVersion = "PRAGMA data_version"
 	// giveBack moves pages from the file's end to its free pages, so that the file shrinks: at most

@@ -38,8 +38,8 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 		b.copyLog(c)
 		// A file that was replaced is not written any more. That is also seen after the operation,
 		// but then it is too late for the commit.
-		if b.hasMoved() {
-			return errMoved
+		if err := b.displaced(); err != nil {
+			return err
 		}
 		restore, err := b.at(c, synchronous)
 		if err != nil {
@@ -47,6 +47,10 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 		}
 		defer restore()
 		if err := b.begin(ctx, c); err != nil {
+			return err
+		}
+		if err := b.markFile(ctx, c); err != nil {
+			b.rollBack(c)
 			return err
 		}
 		release := c.Interruptible(ctx)
@@ -67,10 +71,13 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 			b.rollBack(c)
 			return b.commitOutcome(err)
 		}
-		committed = true
+		committed, b.wrote, b.unfenced = true, true, false
 		b.committed(c)
 		return nil
 	})
+	if err == nil {
+		b.lost.Store(false) // it was fenced before anything else was done
+	}
 	if committed && err != nil {
 		return contract.Errorf(contract.Unknown, "the database %s was replaced during a commit: %w",
 			b.name(), err)
@@ -136,6 +143,7 @@ func (b *backend) rollBack(c *sqlite3.Conn) {
 	}
 	if err := c.Exec(rollback); err != nil || c.InTransaction() {
 		c.Broken = true
+		c.KeepLog() // readers have it open
 		b.opts.Logger.Error("cannot roll back; the connection is closed", "database", b.name(),
 			"err", err)
 	}

@@ -66,7 +66,7 @@ func (b *backend) copySoon() {
 // checkpoint that waits for the readers that are in it, while new readers read the database alone.
 // A file that was replaced is left alone.
 func (b *backend) copyLog(c *sqlite3.Conn) {
-	if !b.copyDue || b.hasMoved() {
+	if !b.copyDue || b.displaced() != nil {
 		return
 	}
 	b.copyDue, b.copyRetry = false, 0
@@ -77,7 +77,7 @@ func (b *backend) copyLog(c *sqlite3.Conn) {
 	size := b.walSize()
 	if err == nil && size >= b.logLimit && b.logEnd >= b.emptyRetry {
 		c.BusyTimeout(checkpointWait)
-		emptied, err = c.EmptyLog()
+		emptied, err = b.emptyLog(c)
 		c.BusyTimeout(0)
 		if err != nil || !emptied {
 			b.emptyRetry = b.logEnd + b.logLimit/4

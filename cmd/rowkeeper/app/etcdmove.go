@@ -166,6 +166,7 @@ func newEtcdExportCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			config.RefuseLost = true
 			return etcdExport(cmd.Context(), config, args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}

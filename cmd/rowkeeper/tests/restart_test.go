@@ -287,3 +287,56 @@ func TestThousandManifests(t *testing.T) {
 		t.Errorf("the server exited with %d", code)
 	}
 }
+
+// The write-ahead log is removed. Under a running server nothing is lost. After a kill a backup is
+// refused, and the server goes on with a new history, in which no resourceVersion is used again.
+func TestRemovedLog(t *testing.T) {
+	dir := t.TempDir()
+	database := filepath.Join(dir, ".rowkeeper", "state.db")
+	remove := func() {
+		t.Helper()
+		for _, suffix := range []string{"-wal", "-shm"} {
+			if err := os.Remove(database + suffix); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s := start(t, dir)
+	create := func(name string) int64 {
+		t.Helper()
+		var created *unstructured.Unstructured
+		eventually(t, name+" is created", func() (done bool) {
+			client := s.dynamic(t).Resource(pipelines).Namespace("default")
+			var err error
+			created, err = client.Create(t.Context(), newPipeline(name), metav1.CreateOptions{})
+			if apierrors.IsAlreadyExists(err) { // an answer of before did not say so
+				created, err = client.Get(t.Context(), name, metav1.GetOptions{})
+			}
+			return err == nil
+		})
+		return revision(t, created)
+	}
+	create("before")
+	remove()
+	last := create("after")
+	backup := func() result {
+		return run(t, dir, "", nil, rowkeeperProgram, "backup", "--force",
+			filepath.Join(dir, "backup"), "--database=sqlite://"+database)
+	}
+	r := backup()
+	if r.code != 0 || !strings.HasPrefix(r.stdout, "backed up 2 objects ") {
+		t.Errorf("the log was removed under the server: %d %s%s", r.code, r.stdout, r.stderr)
+	}
+
+	s.signal(t, syscall.SIGKILL)
+	remove()
+	r = backup()
+	if r.code != 1 || !strings.Contains(r.stderr, "state.db-wal") ||
+		!strings.Contains(r.stderr, "the newest writes are lost") {
+		t.Errorf("a backup without the log: %d %s%s", r.code, r.stdout, r.stderr)
+	}
+	s = start(t, dir)
+	if next := create("next"); next < last+1<<31 {
+		t.Errorf("the history goes on at %d, after %d was seen", next, last)
+	}
+}

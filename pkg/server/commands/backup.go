@@ -33,6 +33,7 @@ func newBackupCommand(p server.Program) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			config.RefuseLost = true
 			return backup(cmd.Context(), config, args[0], force, cmd.OutOrStdout(),
 				cmd.ErrOrStderr())
 		},

@@ -102,6 +102,9 @@ type DriverOptions struct {
 	Timeout time.Duration
 	// Now, if not nil, replaces the clock of a database that has none of its own (SQLite).
 	Now func() time.Time
+	// RefuseLost makes [OpenBackend] refuse a database that knows that commits are lost, because a
+	// copy of it would be taken for a whole one. Otherwise such a database is fenced.
+	RefuseLost bool
 }
 
 // Migration is one step of a schema.

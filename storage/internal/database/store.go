@@ -55,6 +55,10 @@ type Config struct {
 	// Clock replaces the clock of a database that has none of its own (SQLite), in tests. It
 	// decides when objects with a time to live expire.
 	Clock func() time.Time
+	// RefuseLost makes Open refuse a database that knows that its newest writes are lost, as SQLite
+	// does when its write-ahead log was removed. A backup of such a database would be taken for a
+	// whole one. Otherwise Open begins a new history with what is left.
+	RefuseLost bool
 
 	// scheduler and polls belong to the stores that are opened together.
 	scheduler *mvcc.Scheduler
@@ -303,7 +307,8 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) driverOptions() contract.DriverOptions {
-	return contract.DriverOptions{Store: c.Store, Logger: c.Logger, Timeout: c.Timeout, Now: c.Clock}
+	return contract.DriverOptions{Store: c.Store, Logger: c.Logger, Timeout: c.Timeout, Now: c.Clock,
+		RefuseLost: c.RefuseLost}
 }
 
 // driver picks the driver by the URL's scheme, and checks the name of the store. Nothing else of

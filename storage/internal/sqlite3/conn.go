@@ -153,16 +153,29 @@ func (c *Conn) LogEnd(pageSize int64) (int64, error) {
 // CopyLog copies the write-ahead log to the database, up to what some reader has not seen yet. It
 // waits for nobody. If it has copied all, the next writer may begin the log anew.
 func (c *Conn) CopyLog() error {
-	_, err := c.checkpoint(lib.SQLITE_CHECKPOINT_PASSIVE)
+	_, err := c.CopyWholeLog()
 	return err
+}
+
+// CopyWholeLog is CopyLog, and reports whether nothing is left to be copied.
+func (c *Conn) CopyWholeLog() (bool, error) {
+	out := c.tls.Alloc(8)
+	defer c.tls.Free(8)
+	rc := lib.Xsqlite3_wal_checkpoint_v2(c.tls, c.db, 0, lib.SQLITE_CHECKPOINT_PASSIVE, out, out+4)
+	frames, copied := *(*int32)(pointer(out)), *(*int32)(pointer(out + 4))
+	ended, err := c.checkpointed(rc)
+	return ended && frames == copied, err
 }
 
 // EmptyLog copies the write-ahead log to the database and empties its file. It reports whether it
 // could: readers and writers of other connections may be in the way.
-func (c *Conn) EmptyLog() (bool, error) { return c.checkpoint(lib.SQLITE_CHECKPOINT_TRUNCATE) }
+func (c *Conn) EmptyLog() (bool, error) {
+	return c.checkpointed(lib.Xsqlite3_wal_checkpoint_v2(c.tls, c.db, 0,
+		lib.SQLITE_CHECKPOINT_TRUNCATE, 0, 0))
+}
 
-func (c *Conn) checkpoint(mode int32) (bool, error) {
-	rc := lib.Xsqlite3_wal_checkpoint_v2(c.tls, c.db, 0, mode, 0, 0)
+// checkpointed tells from the result of a checkpoint whether nobody was in its way.
+func (c *Conn) checkpointed(rc int32) (bool, error) {
 	switch rc & 0xff {
 	case lib.SQLITE_OK:
 		return true, nil
