@@ -627,8 +627,10 @@ func TestValidate(t *testing.T) {
 
 func TestWhatIsShownOfTheDatabase(t *testing.T) {
 	for url, want := range map[string]string{
-		"sqlite:///var/lib/state.db?synchronous=normal": "sqlite:///var/lib/state.db",
-		"memory:": "memory:",
+		"sqlite:///var/lib/state.db?synchronous=normal":       "sqlite:///var/lib/state.db",
+		"sqlite:../data/state.db?readers=4":                   "sqlite:../data/state.db",
+		"postgres:user:secret@host/db":                        "postgres:",
+		"memory:":                                             "memory:",
 		"postgres://user:secret@host:5432/db?password=secret": "postgres://host:5432/db",
 		"mysql://user:sec%zzret@host/db":                      "a database",
 	} {

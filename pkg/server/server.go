@@ -449,7 +449,10 @@ func (s *Server) databaseName() string {
 	if err != nil {
 		return "a database"
 	}
-	if u.Opaque != "" || u.Host == "" && u.Path == "" {
+	switch {
+	case u.Scheme == "sqlite" && u.Opaque != "": // a relative path, which has no password in it
+		return (&url.URL{Scheme: u.Scheme, Opaque: u.Opaque}).String()
+	case u.Opaque != "" || u.Host == "" && u.Path == "":
 		return u.Scheme + ":"
 	}
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
