@@ -13,7 +13,6 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -22,8 +21,7 @@ import (
 // admit puts the plugins that guard namespaces, call webhooks and enforce policies before those
 // that the configuration has.
 func admit(c *genericapiserver.Config, client kubernetes.Interface,
-	factory informers.SharedInformerFactory, wrapper webhook.AuthenticationInfoResolverWrapper,
-	services Services) (*plugin, error) {
+	factory informers.SharedInformerFactory, services Services) (*plugin, error) {
 	dynamicClient, err := dynamic.NewForConfig(c.LoopbackClientConfig)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a client for the server itself: %w", err)
@@ -31,7 +29,7 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface,
 	own := c.AdmissionControl
 	err = genericoptions.NewAdmissionOptions().ApplyTo(c, factory, client, dynamicClient,
 		utilfeature.DefaultFeatureGate, c.EffectiveVersion,
-		webhookinit.NewPluginInitializer(wrapper, services))
+		webhookinit.NewPluginInitializer(withoutCredentials, services))
 	if err != nil {
 		return nil, fmt.Errorf("cannot set up admission: %w", err)
 	}

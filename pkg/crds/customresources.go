@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/emicklei/go-restful/v3"
-	noopoteltrace "go.opentelemetry.io/otel/trace/noop"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apiextensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,7 +24,6 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/routes"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
-	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -82,7 +80,6 @@ type Extension struct {
 	config    *genericapiserver.RecommendedConfig
 	client    kubernetes.Interface
 	informers informers.SharedInformerFactory
-	wrapper   webhook.AuthenticationInfoResolverWrapper
 	plugin    *plugin
 	guard     *namespaceGuard
 }
@@ -108,8 +105,6 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 	e := &Extension{
 		options: o, config: c, client: client, informers: informers.NewSharedInformerFactory(client,
 			0),
-		wrapper: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil,
-			c.LoopbackClientConfig, noopoteltrace.NewTracerProvider()),
 	}
 	if o.PriorityAndFairness {
 		limit := c.MaxRequestsInFlight + c.MaxMutatingRequestsInFlight
@@ -132,7 +127,7 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 			return nil, err
 		}
 	}
-	if e.plugin, err = admit(&c.Config, client, e.informers, e.wrapper, o.Services); err != nil {
+	if e.plugin, err = admit(&c.Config, client, e.informers, o.Services); err != nil {
 		return nil, err
 	}
 	describe(&c.Config, o.Schemes)
@@ -232,7 +227,7 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 			// of it within milliseconds.
 			MasterCount:         1,
 			ServiceResolver:     e.options.Services,
-			AuthResolverWrapper: e.wrapper,
+			AuthResolverWrapper: withoutCredentials,
 		},
 	}).Complete().New(server)
 	if err != nil {

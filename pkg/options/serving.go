@@ -61,24 +61,29 @@ func shareConnection(c *rest.Config, end <-chan struct{}) error {
 	if err != nil {
 		return fmt.Errorf("cannot make the loopback connection: %w", err)
 	}
-	c.Wrap(func(rt http.RoundTripper) http.RoundTripper {
-		return &loopback{self: self.Host, shared: shared, other: rt}
+	c.Wrap(func(http.RoundTripper) http.RoundTripper {
+		return &loopback{self: self.Host, shared: shared}
 	})
 	return nil
 }
 
-// loopback sends requests to the server itself over the shared transport. A webhook that is the
-// service kubernetes has this configuration, too, with another host.
+// loopback sends requests to the server itself over the shared transport. It sends none to others:
+// the token of the configuration, with which everything may be done, would come with them. Upstream
+// gives the configuration to webhooks that are named like a cluster's API server.
 type loopback struct {
-	self          string
-	shared, other http.RoundTripper
+	self   string
+	shared http.RoundTripper
 }
 
 func (l *loopback) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Host == l.self {
 		return l.shared.RoundTrip(r)
 	}
-	return l.other.RoundTrip(r)
+	if r.Body != nil {
+		r.Body.Close()
+	}
+	return nil, fmt.Errorf("the server's own credentials are for %s, and not for %s", l.self,
+		r.URL.Host)
 }
 
 // dialUntil makes connections that end when the channel is closed. A client over HTTP/2 keeps a

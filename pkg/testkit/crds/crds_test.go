@@ -52,11 +52,17 @@ func definition(group string) *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// define installs a definition and waits until it is established.
+// define installs the definition of gadgets.
 func define(t testing.TB, s *testkit.Server, group string) {
 	t.Helper()
+	establish(t, s, definition(group))
+}
+
+// establish installs a definition and waits until it is established.
+func establish(t testing.TB, s *testkit.Server, d *apiextensionsv1.CustomResourceDefinition) {
+	t.Helper()
 	client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions()
-	d, err := client.Create(t.Context(), definition(group), metav1.CreateOptions{})
+	d, err := client.Create(t.Context(), d, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
