@@ -24,10 +24,15 @@
 //
 // An object that has an owner is never deleted. The graph may be old, so it is never taken as proof
 // that an owner is absent. An owner is absent if a read of the database, which the watch cache does
-// not answer, finds nothing of its name or another UID; or if the watch has told that the object of
-// this UID was deleted. Since UIDs are not used twice, both stay true for ever, and are remembered.
-// The collector also ignores an owner that waits for its dependents. That owner is being deleted,
-// and cannot keep a dependent alive.
+// not answer, finds nothing of its name or another UID. The collector also ignores an owner that
+// waits for its dependents. That owner is being deleted, and cannot keep a dependent alive. The
+// collector reads that, too, and nothing that was read is remembered. Where the owner's kind is not
+// served any more, the owner is absent if it was seen to go, and a read finds no definition of it.
+//
+// This holds beside a restore, which brings back objects with their UIDs and resourceVersions, and
+// whose events come kind by kind: an owner is read before each deletion. What remains is the moment
+// between this read and the deletion. If a restore brings back both objects within it, the
+// dependent is deleted. Whoever wants to exclude that stops the servers first.
 //
 // Nothing is deleted for references that it does not have any more. Every deletion and every change
 // names the UID and the resourceVersion from which it was decided. If the object has changed

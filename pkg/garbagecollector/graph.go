@@ -2,6 +2,7 @@ package garbagecollector
 
 import (
 	"slices"
+	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,7 @@ type object struct {
 	owners     []metav1.OwnerReference
 	finalizers []string
 	deleted    bool // it has a deletionTimestamp
+	deletion   time.Time
 	// orphans says that it was deleted with the finalizer orphan, which may have been removed
 	// since.
 	orphans bool
@@ -39,6 +41,9 @@ func newObject(resource schema.GroupVersionResource, kind schema.GroupKind,
 		resource: resource, version: meta.GetResourceVersion(),
 		owners: meta.GetOwnerReferences(), finalizers: meta.GetFinalizers(),
 		deleted: meta.GetDeletionTimestamp() != nil,
+	}
+	if o.deleted {
+		o.deletion = meta.GetDeletionTimestamp().Time
 	}
 	o.orphans = o.orphaning()
 	return o
@@ -119,7 +124,8 @@ func (g *graph) observe(o *object) sets.Set[types.UID] {
 	look := sets.New[types.UID]()
 	before := g.objects[o.uid]
 	if before != nil {
-		o.orphans = o.orphans || before.orphans
+		// Of the same deletion. Another one, or none, means that the past has come back.
+		o.orphans = o.orphans || before.orphans && o.deletion.Equal(before.deletion)
 		if o.sameState(before) {
 			g.objects[o.uid] = o // in a newer version
 			return look

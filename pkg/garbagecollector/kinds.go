@@ -102,7 +102,7 @@ func (w *watched) Replace(list []any, _ string) error {
 func (w *watched) Resync() error { return nil }
 
 func (w *watched) definitionsChanged() {
-	if w.resource.Group == "apiextensions.k8s.io" {
+	if w.resource.Group == definitions.Group {
 		w.rediscover()
 	}
 }

@@ -31,14 +31,17 @@ const (
 	remembered = 10_000
 )
 
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+	Resource: "customresourcedefinitions"}
+
 // term is what a collector knows and does while it is the one that collects.
 type term struct {
 	*Collector
 	queue  workqueue.TypedRateLimitingInterface[types.UID]
 	events record.EventRecorder
 
-	// gone are the identities of owners that are known to be absent, or, with the value true, that
-	// left their dependents without an owner.
+	// gone are owners that were seen to go. A restore may bring them back, so none of them is
+	// taken to be absent for that alone. One that was seen again is forgotten.
 	gone *lru.Cache
 	// changed is signalled when the kinds that are served may be others.
 	changed chan struct{}
@@ -67,6 +70,7 @@ func newTerm(c *Collector) *term {
 func (t *term) observe(o *object) {
 	t.mu.Lock()
 	look := t.graph.observe(o)
+	t.gone.Remove(o.identity)
 	t.mu.Unlock()
 	t.enqueue(look)
 }
@@ -76,9 +80,8 @@ func (t *term) forget(resource schema.GroupVersionResource, uid types.UID) {
 	t.mu.Lock()
 	o, look := t.graph.forget(resource, uid)
 	t.parked.Delete(uid)
-	// The watch has told it, which is as good as a read: the UID is not used again.
 	if o != nil && (o.orphans || len(look) > 0) {
-		t.gone.Add(o.identity, o.orphans)
+		t.gone.Add(o.identity, o)
 	}
 	t.mu.Unlock()
 	t.enqueue(look)
@@ -124,8 +127,15 @@ func (t *term) look(ctx context.Context, uid types.UID) (done bool, err error) {
 		return true, nil
 	}
 	for i := range v.owners {
-		if v.standings[i] == unsure && t.left(v.object, &v.owners[i]) {
-			v.standings[i] = released
+		if v.standings[i] == released || v.standings[i] == unsure && t.hasLeft(v.object, &v.owners[i]) {
+			now, err := t.read(ctx, mapper, v.object, &v.owners[i])
+			switch {
+			case meta.IsNoMatchError(err) || errors.Is(err, errForeign):
+				now = unsure
+			case err != nil:
+				return false, err
+			}
+			v.standings[i] = now
 		}
 	}
 	switch {
@@ -153,12 +163,13 @@ func (t *term) look(ctx context.Context, uid types.UID) (done bool, err error) {
 	return t.judge(ctx, v, mapper, discoveries)
 }
 
-// judge finds out how the owners of an object stand, and does what follows.
+// judge finds out how the owners of an object stand, and does what follows. The graph is believed
+// that an owner is there, since nothing is deleted for that. All else is read.
 func (t *term) judge(ctx context.Context, v view, mapper meta.RESTMapper,
 	discoveries int) (done bool, err error) {
 	done = true
 	for i := range v.owners {
-		if v.standings[i] != unsure {
+		if v.standings[i] == present {
 			continue
 		}
 		standing, err := t.read(ctx, mapper, v.object, &v.owners[i])
@@ -188,15 +199,19 @@ func (t *term) judge(ctx context.Context, v view, mapper meta.RESTMapper,
 
 var errForeign = errors.New("an object without a namespace cannot belong to one that has one")
 
-// read finds out how an owner stands that the graph does not know.
+// read finds out how an owner stands.
 func (t *term) read(ctx context.Context, mapper meta.RESTMapper, o *object,
 	ref *metav1.OwnerReference) (standing, error) {
-	id := identity{kind: kindOf(ref), namespace: o.namespace, name: ref.Name, uid: ref.UID}
-	if t.isGone(id) {
-		return absent, nil
-	}
+	kind := kindOf(ref)
 	version := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).Version
-	mapping, err := mapper.RESTMapping(id.kind, version)
+	missing := absent
+	if t.hasLeft(o, ref) {
+		missing = released
+	}
+	mapping, err := mapper.RESTMapping(kind, version)
+	if meta.IsNoMatchError(err) && t.undefined(ctx, o, ref) {
+		return missing, nil
+	}
 	if err != nil {
 		return unsure, err
 	}
@@ -211,12 +226,11 @@ func (t *term) read(ctx context.Context, mapper meta.RESTMapper, o *object,
 	found, err := objects.Get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
 	case isAbsent(err), err == nil && found.UID != ref.UID:
-		t.gone.Add(id, false)
-		return absent, nil
+		return missing, nil
 	case err != nil:
 		return unsure, err
 	}
-	owner := newObject(mapping.Resource, id.kind, found)
+	owner := newObject(mapping.Resource, kind, found)
 	switch {
 	case owner.orphans:
 		return released, nil
@@ -233,26 +247,33 @@ func isAbsent(err error) bool {
 	return apierrors.IsNotFound(err) && !noPath
 }
 
-// isGone tells whether an owner is known to be absent, in the namespace or in none.
-func (t *term) isGone(id identity) bool {
-	if _, ok := t.gone.Get(id); ok {
-		return true
-	}
-	id.namespace = ""
-	_, ok := t.gone.Get(id)
-	return ok
-}
-
-// left tells whether an owner that is gone has left its dependents without an owner.
-func (t *term) left(o *object, ref *metav1.OwnerReference) bool {
+// seenToGo returns an owner, in the namespace or in none, as it was when it went, or nil.
+func (t *term) seenToGo(o *object, ref *metav1.OwnerReference) *object {
 	for _, namespace := range []string{o.namespace, ""} {
-		orphaned, _ := t.gone.Get(identity{kind: kindOf(ref), namespace: namespace, name: ref.Name,
-			uid: ref.UID})
-		if orphaned == true {
-			return true
+		if gone, ok := t.gone.Get(identity{kind: kindOf(ref), namespace: namespace, name: ref.Name,
+			uid: ref.UID}); ok {
+			return gone.(*object)
 		}
 	}
-	return false
+	return nil
+}
+
+// hasLeft tells whether an owner was seen to leave its dependents without an owner.
+func (t *term) hasLeft(o *object, ref *metav1.OwnerReference) bool {
+	owner := t.seenToGo(o, ref)
+	return owner != nil && owner.orphans
+}
+
+// undefined tells whether an owner, whose kind is not served, went with the definition of its kind:
+// it was seen to go, and there is no such definition in the database.
+func (t *term) undefined(ctx context.Context, o *object, ref *metav1.OwnerReference) bool {
+	owner := t.seenToGo(o, ref)
+	if owner == nil {
+		return false
+	}
+	_, err := t.metadata.Resource(definitions).Get(ctx, owner.resource.GroupResource().String(),
+		metav1.GetOptions{})
+	return isAbsent(err)
 }
 
 func (t *term) knows(uid types.UID) bool {
