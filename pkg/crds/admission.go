@@ -90,6 +90,11 @@ func isDefinition(a admission.Attributes, subresource string) bool {
 
 // Admit mends what upstream's controllers write into a definition's status, since what they have
 // read was changed by shown.
+//
+// It also says that a definition is Established whose names are accepted, when upstream's finalizer
+// says that it begins to delete the objects: of one that is not Established the finalizer would
+// delete none, though a server may have created some and ended before it could take them back. See
+// [definitionGuard].
 func (p *plugin) Admit(_ context.Context, a admission.Attributes,
 	_ admission.ObjectInterfaces) error {
 	if a.GetOperation() != admission.Update || !isDefinition(a, "status") {
@@ -107,6 +112,14 @@ func (p *plugin) Admit(_ context.Context, a admission.Attributes,
 		}
 		// A later server without the group accepts the names anew.
 		definition.Status.AcceptedNames = apiextensions.CustomResourceDefinitionNames{}
+	}
+	if old.DeletionTimestamp != nil &&
+		apiextensions.IsCRDConditionTrue(definition, apiextensions.Terminating) &&
+		apiextensions.IsCRDConditionTrue(definition, apiextensions.NamesAccepted) {
+		apiextensions.SetCRDCondition(definition, apiextensions.CustomResourceDefinitionCondition{
+			Type: apiextensions.Established, Status: apiextensions.ConditionTrue,
+			Reason:  "InitialNamesAccepted",
+			Message: "the initial names have been accepted"})
 	}
 	for i := range definition.Status.Conditions {
 		c := &definition.Status.Conditions[i]

@@ -10,8 +10,12 @@ import (
 	"time"
 
 	"github.com/emicklei/go-restful/v3"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	clientset "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	apiextensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -116,10 +120,10 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 	}
 	e.guard = &namespaceGuard{}
 	if c.RESTOptionsGetter != nil {
-		c.RESTOptionsGetter = guardedGetter{c.RESTOptionsGetter, e.guard}
+		c.RESTOptionsGetter = guardedGetter{c.RESTOptionsGetter, e.guard, nil}
 	}
 	for _, getter := range o.Getters {
-		*getter = guardedGetter{*getter, e.guard}
+		*getter = guardedGetter{*getter, e.guard, nil}
 	}
 	if o.Roles {
 		// Before admission, whose policies may ask the authorizer.
@@ -213,16 +217,17 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 	if err != nil {
 		return nil, err
 	}
-	c.RESTOptionsGetter = guardedGetter{getter, e.guard}
+	c.RESTOptionsGetter = guardedGetter{getter, e.guard, nil}
 	objects, err := e.options.Storage.RESTOptionsGetter(c, e.options.Store,
 		objectEncodings{e.options.Storage.Prefix})
 	if err != nil {
 		return nil, err
 	}
+	guard := &definitionGuard{}
 	definitions, err := (&apiextensionsserver.Config{
 		GenericConfig: outer,
 		ExtraConfig: apiextensionsserver.ExtraConfig{
-			CRDRESTOptionsGetter: objectGetter{guardedGetter{objects, e.guard}},
+			CRDRESTOptionsGetter: objectGetter{guardedGetter{objects, e.guard, guard}},
 			// With more than one, a definition would be established after 5 s only. Servers learn
 			// of it within milliseconds.
 			MasterCount:         1,
@@ -232,6 +237,9 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 	}).Complete().New(server)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the server of CustomResourceDefinitions: %w", err)
+	}
+	if err := e.watchOver(guard, definitions); err != nil {
+		return nil, err
 	}
 	extended := definitions.GenericAPIServer
 	var forRoles authorizer.Authorizer
@@ -258,6 +266,26 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 		return nil, fmt.Errorf("cannot prepare the server's end: %w", err)
 	}
 	return extended, e.addHooks(extended, installed.Directories)
+}
+
+// watchOver lets a guard know the definitions. Nothing is served yet.
+func (e *Extension) watchOver(guard *definitionGuard,
+	definitions *apiextensionsserver.CustomResourceDefinitions) error {
+	client, err := clientset.NewForConfig(e.config.LoopbackClientConfig)
+	if err != nil {
+		return fmt.Errorf("cannot make a client for the server itself: %w", err)
+	}
+	guard.known = definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Lister().Get
+	directory := e.options.Storage.Prefix + "/" +
+		prefixOf(apiextensions.Resource("customresourcedefinitions")) + "/"
+	guard.revision = func(ctx context.Context, name string) (int64, error) {
+		return e.options.Store.KeyRevision(ctx, directory+name)
+	}
+	guard.read = func(ctx context.Context,
+		name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+		return client.CustomResourceDefinitions().Get(ctx, name, metav1.GetOptions{})
+	}
+	return nil
 }
 
 // publish makes the document of all groups, to which the groups of definitions are added while the

@@ -3,6 +3,7 @@ package crds
 import (
 	"context"
 	"fmt"
+	"path"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	apistorage "k8s.io/apiserver/pkg/storage"
@@ -83,6 +85,8 @@ func (g *namespaceGuard) check(ctx context.Context, resource schema.GroupResourc
 type guardedGetter struct {
 	generic.RESTOptionsGetter
 	guard *namespaceGuard
+	// definitions guards the objects of definitions. It is nil for others.
+	definitions *definitionGuard
 }
 
 func (g guardedGetter) GetRESTOptions(resource schema.GroupResource,
@@ -101,25 +105,30 @@ func (g guardedGetter) GetRESTOptions(resource schema.GroupResource,
 		if err != nil {
 			return nil, nil, err
 		}
-		return guardedStore{store, g.guard, resource, newFunc}, destroy, nil
+		return guardedStore{store, g.guard, g.definitions, resource, newFunc}, destroy, nil
 	}
 	return o, nil
 }
 
-// guardedStore looks at the namespaces of what it has created.
+// guardedStore looks at the namespaces, and the definitions, of what it has created.
 type guardedStore struct {
 	apistorage.Interface
-	guard    *namespaceGuard
-	resource schema.GroupResource
-	newFunc  func() runtime.Object
+	guard       *namespaceGuard
+	definitions *definitionGuard
+	resource    schema.GroupResource
+	newFunc     func() runtime.Object
 }
 
 func (s guardedStore) Create(ctx context.Context, key string, obj, out runtime.Object,
 	ttl uint64) error {
+	definition, err := s.definitions.await(ctx, s.resource, path.Base(key))
+	if err != nil {
+		return err
+	}
 	if err := s.Interface.Create(ctx, key, obj, out, ttl); err != nil {
 		return err
 	}
-	return s.keep(ctx, key, obj)
+	return s.keep(ctx, key, obj, definition)
 }
 
 // GuaranteedUpdate may create, too, for a PUT or an apply.
@@ -132,45 +141,55 @@ func (s guardedStore) GuaranteedUpdate(ctx context.Context, key string, out runt
 			update, cached)
 	}
 	created := false
+	var definition types.UID
 	err := s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions,
 		func(existing runtime.Object, m apistorage.ResponseMeta) (runtime.Object, *uint64, error) {
-			created = m.ResourceVersion == 0
+			if created = m.ResourceVersion == 0; created {
+				var err error
+				definition, err = s.definitions.await(ctx, s.resource, path.Base(key))
+				if err != nil {
+					return nil, nil, err
+				}
+			}
 			return update(existing, m)
 		}, cached)
 	if err != nil || !created {
 		return err
 	}
-	return s.keep(ctx, key, out)
+	return s.keep(ctx, key, out, definition)
 }
 
-// keep deletes an object that has just been created again if its namespace does not take it, and
-// returns why.
-func (s guardedStore) keep(ctx context.Context, key string, created runtime.Object) error {
+// keep deletes an object that has just been created again if its namespace or its definition does
+// not take it, and returns why.
+func (s guardedStore) keep(ctx context.Context, key string, created runtime.Object,
+	definition types.UID) error {
 	object, err := meta.Accessor(created)
 	if err != nil {
 		return err
 	}
-	if object.GetNamespace() == "" {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardWait)
 	defer cancel()
-	refusal := s.guard.check(ctx, s.resource, object.GetNamespace(), object.GetName())
+	within := "definition"
+	refusal := s.definitions.check(ctx, s.resource, definition, object.GetName())
+	if refusal == nil && object.GetNamespace() != "" {
+		within = "namespace"
+		refusal = s.guard.check(ctx, s.resource, object.GetNamespace(), object.GetName())
+	}
 	switch {
 	case refusal == nil:
 		return nil
 	case !apierrors.IsNotFound(refusal) && !apierrors.IsForbidden(refusal):
 		return apierrors.NewTimeoutError(fmt.Sprintf("%s %q was created, but whether its "+
-			"namespace is still there cannot be told: %v; look whether it is there",
-			s.resource, object.GetName(), refusal), 0)
+			"%s is still there cannot be told: %v; look whether it is there",
+			s.resource, object.GetName(), within, refusal), 0)
 	}
 	uid := object.GetUID()
 	err = s.Delete(ctx, key, s.newFunc(), &apistorage.Preconditions{UID: &uid},
 		apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
 	// If it is gone, or another one has its name, somebody else was faster.
 	if err != nil && !apistorage.IsNotFound(err) && !apistorage.IsInvalidObj(err) {
-		return apierrors.NewInternalError(fmt.Errorf("%s %q was created in a namespace that is "+
-			"being deleted, and cannot be deleted: %w", s.resource, object.GetName(), err))
+		return apierrors.NewInternalError(fmt.Errorf("%s %q was created while its %s was being "+
+			"deleted, and cannot be deleted: %w", s.resource, object.GetName(), within, err))
 	}
 	return refusal
 }

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/registry/rest"
 	apistorage "k8s.io/apiserver/pkg/storage"
@@ -20,11 +23,13 @@ import (
 type fakeStore struct {
 	apistorage.Interface
 	exists  bool
+	created int
 	deleted []types.UID
 	failure error // of a deletion
 }
 
 func (s *fakeStore) Create(context.Context, string, runtime.Object, runtime.Object, uint64) error {
+	s.created++
 	return nil
 }
 
@@ -36,6 +41,7 @@ func (s *fakeStore) GuaranteedUpdate(_ context.Context, _ string, out runtime.Ob
 	}
 	updated, _, err := update(out, m)
 	if err == nil {
+		s.created++
 		updated.(*corev1.ConfigMap).DeepCopyInto(out.(*corev1.ConfigMap))
 	}
 	return err
@@ -107,7 +113,7 @@ func TestNamespaceGuard(t *testing.T) {
 			guard := &namespaceGuard{}
 			guard.namespaces.Store(&[]rest.Getter{namespaceGetter{c.namespace, c.err, &asked}}[0])
 			inner := &fakeStore{failure: c.failure}
-			store := guardedStore{inner, guard, corev1.Resource("configmaps"),
+			store := guardedStore{inner, guard, nil, corev1.Resource("configmaps"),
 				func() runtime.Object {
 					return &corev1.ConfigMap{}
 				}}
@@ -146,6 +152,115 @@ func TestNamespaceGuard(t *testing.T) {
 						inner.deleted)
 				}
 			}
+		})
+	}
+}
+
+// An object of a definition is created when the definition is Established, and stays if that is not
+// being deleted after the creation. What the server knows of the definition is believed only if it
+// is what the database has.
+func TestDefinitionGuard(t *testing.T) {
+	now := &metav1.Time{Time: time.Now()}
+	definition := func(version string, uid types.UID, deleted *metav1.Time,
+		established apiextensionsv1.ConditionStatus) *apiextensionsv1.CustomResourceDefinition {
+		return &apiextensionsv1.CustomResourceDefinition{
+			ObjectMeta: metav1.ObjectMeta{ResourceVersion: version, UID: uid,
+				DeletionTimestamp: deleted},
+			Status: apiextensionsv1.CustomResourceDefinitionStatus{
+				Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{
+					{Type: apiextensionsv1.Established, Status: established}}},
+		}
+	}
+	const yes, no = apiextensionsv1.ConditionTrue, apiextensionsv1.ConditionFalse
+	there := definition("7", "uid", nil, yes)
+	gone := apierrors.NewNotFound(schema.GroupResource{}, "gadgets.example.com")
+	type definitions = []*apiextensionsv1.CustomResourceDefinition
+	for name, c := range map[string]struct {
+		known    definitions // what is known at one look after the other; nil is none
+		revision int64
+		failure  error
+		stored   *apiextensionsv1.CustomResourceDefinition
+		reason   metav1.StatusReason
+		created  bool
+		deleted  bool
+		read     bool // the whole definition is
+	}{
+		"established":    {known: definitions{there}, revision: 7, created: true},
+		"not yet":        {known: definitions{definition("6", "uid", nil, no), there}, revision: 7, created: true},
+		"changed":        {known: definitions{there}, revision: 8, stored: definition("8", "uid", nil, yes), created: true, read: true},
+		"deleted before": {known: definitions{definition("7", "uid", now, yes)}, reason: metav1.StatusReasonForbidden},
+		"gone before":    {known: definitions{nil}, reason: metav1.StatusReasonForbidden},
+		"deleted before it is established": {known: definitions{definition("6", "uid", nil, no),
+			definition("7", "uid", now, no)}, reason: metav1.StatusReasonForbidden},
+		"deleted, unheard of": {known: definitions{there}, revision: 8,
+			stored: definition("8", "uid", now, yes), reason: metav1.StatusReasonForbidden,
+			created: true, deleted: true, read: true},
+		"gone, unheard of": {known: definitions{there}, reason: metav1.StatusReasonForbidden,
+			created: true, deleted: true},
+		"gone while it is read": {known: definitions{there}, revision: 8,
+			reason: metav1.StatusReasonForbidden, created: true, deleted: true, read: true},
+		"another one": {known: definitions{there}, revision: 9,
+			stored: definition("9", "other", nil, yes), reason: metav1.StatusReasonForbidden,
+			created: true, deleted: true, read: true},
+		"another one, which is known": {known: definitions{there, definition("9", "other", nil, yes)},
+			revision: 9, reason: metav1.StatusReasonForbidden, created: true, deleted: true},
+		"unknown": {known: definitions{there}, failure: errors.New("no database"),
+			reason: metav1.StatusReasonTimeout, created: true},
+		"never": {known: definitions{definition("6", "uid", nil, no)},
+			reason: metav1.StatusReasonTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				for _, how := range []string{"create", "update"} {
+					looks, read := 0, false
+					guard := &definitionGuard{
+						known: func(string) (*apiextensionsv1.CustomResourceDefinition, error) {
+							d := c.known[min(looks, len(c.known)-1)]
+							looks++
+							if d == nil {
+								return nil, gone
+							}
+							return d, nil
+						},
+						revision: func(context.Context, string) (int64, error) {
+							return c.revision, c.failure
+						},
+						read: func(context.Context,
+							string) (*apiextensionsv1.CustomResourceDefinition, error) {
+							read = true
+							if c.stored == nil {
+								return nil, gone
+							}
+							return c.stored, nil
+						},
+					}
+					inner := &fakeStore{}
+					store := guardedStore{inner, &namespaceGuard{}, guard,
+						schema.GroupResource{Group: "example.com", Resource: "gadgets"},
+						func() runtime.Object { return &corev1.ConfigMap{} }}
+					object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one",
+						UID: "uid-of-it"}}
+					var err error
+					if how == "create" {
+						err = store.Create(t.Context(), "/gadgets/one", object, nil, 0)
+					} else {
+						err = store.GuaranteedUpdate(t.Context(), "/gadgets/one",
+							&corev1.ConfigMap{}, true, nil,
+							func(runtime.Object, apistorage.ResponseMeta) (runtime.Object,
+								*uint64, error) {
+								return object, nil, nil
+							}, nil)
+					}
+					if apierrors.ReasonForError(err) != c.reason {
+						t.Errorf("%s: %v", how, err)
+					}
+					if created := inner.created > 0; created != c.created ||
+						len(inner.deleted) > 0 != c.deleted || read != c.read {
+						t.Errorf("%s: created %v, deleted %v, read %v", how, created,
+							inner.deleted, read)
+					}
+				}
+			})
 		})
 	}
 }

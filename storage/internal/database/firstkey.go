@@ -25,3 +25,21 @@ func (s *Store) FirstKey(ctx context.Context, from, before string) (string, erro
 	}
 	return first, nil
 }
+
+// KeyRevision returns the revision at which a key was written last, 0 if it does not exist, in
+// whatever store of Config.StoreFor it is. It sees whatever was acknowledged before the call, by
+// any process, and reads no value.
+func (s *Store) KeyRevision(ctx context.Context, key string) (int64, error) {
+	for _, s := range s.all() {
+		r, err := s.mvcc.Range(ctx, mvcc.RangeOptions{
+			Start: contract.Key(key), End: contract.Key(key + "\x00"), Limit: 1, KeysOnly: true,
+		})
+		if err != nil {
+			return 0, fmt.Errorf("cannot read the revision of %s: %w", key, err)
+		}
+		if len(r.KVs) > 0 {
+			return int64(r.KVs[0].Revision), nil
+		}
+	}
+	return 0, nil
+}
