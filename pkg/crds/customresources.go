@@ -321,7 +321,8 @@ func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer,
 	}
 	stored := storedIn{db: e.options.Store, prefix: e.options.Storage.Prefix, core: directories}
 	controller, err := builtin.NewNamespaceController(e.client, metadataClient,
-		e.informers.Core().V1().Namespaces(), stored.resources, settle)
+		e.informers.Core().V1().Namespaces(), stored.resources,
+		func(group string) bool { return group != "" && !e.plugin.owns(group) }, settle)
 	if err != nil {
 		return fmt.Errorf("cannot watch the namespaces: %w", err)
 	}

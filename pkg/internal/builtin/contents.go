@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 )
 
 // NamespaceController deletes the content of namespaces that are Terminating, of whatever resources
@@ -35,6 +36,8 @@ type NamespaceController struct {
 	synced   cache.InformerSynced
 	queue    workqueue.TypedRateLimitingInterface[string]
 	stored   Stored
+	// defined tells whether the resources of a group come from definitions.
+	defined func(group string) bool
 	// settle is for how long after the deletion of a namespace another server may not know of it,
 	// and create objects in it.
 	settle time.Duration
@@ -56,12 +59,13 @@ const SettleTime = 5 * time.Second
 type Stored func(ctx context.Context, namespace string) ([]schema.GroupResource, error)
 
 // NewNamespaceController makes a controller that works when it is run. It lets a namespace go when
-// nothing was stored in it at a time that is later than the deletion by settle.
+// nothing was stored in it at a time that is later than the deletion by settle. Of the resources
+// that come from definitions it lists those of which something is stored in the namespace.
 func NewNamespaceController(client kubernetes.Interface, metadata metadata.Interface,
-	informer coreinformers.NamespaceInformer, stored Stored, settle time.Duration,
-) (*NamespaceController, error) {
+	informer coreinformers.NamespaceInformer, stored Stored, defined func(group string) bool,
+	settle time.Duration) (*NamespaceController, error) {
 	c := &NamespaceController{
-		stored: stored, settle: settle,
+		stored: stored, defined: defined, settle: settle,
 		client: client, metadata: metadata, lister: informer.Lister(),
 		synced: informer.Informer().HasSynced,
 		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)),
@@ -85,8 +89,16 @@ func NewNamespaceController(client kubernetes.Interface, metadata metadata.Inter
 	return c, err
 }
 
-// namespaceWorkers is how many namespaces are emptied at a time.
-const namespaceWorkers = 4
+const (
+	// namespaceWorkers is how many namespaces are emptied at a time. They wait for the database,
+	// and for webhooks that convert.
+	namespaceWorkers = 10
+	// contentPage is how many objects are listed at a time.
+	contentPage = 500
+	// listWithin is how long a list may take. One that takes longer waits for a webhook that
+	// converts, and others are not to wait for it.
+	listWithin = 3 * time.Second
+)
 
 // Run works until the context ends.
 func (c *NamespaceController) Run(ctx context.Context) {
@@ -151,7 +163,15 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 	if err != nil {
 		problems.discovery = err
 	}
+	stored, err := c.stored(ctx, name)
+	if err != nil {
+		return false, err
+	}
 	for _, r := range resources {
+		// A webhook that does not convert keeps a resource from being listed, in every namespace.
+		if c.defined(r.Group) && !slices.Contains(stored, r.GroupResource()) {
+			continue
+		}
 		left, err := c.deleteAll(ctx, r, n)
 		if errors.Is(err, errLetGo) {
 			return true, nil
@@ -252,41 +272,73 @@ var errLetGo = errors.New("the namespace is not the one that is deleted any more
 func (c *NamespaceController) deleteAll(ctx context.Context, r schema.GroupVersionResource,
 	n *corev1.Namespace) (left int, err error) {
 	objects := c.metadata.Resource(r).Namespace(n.Name)
-	list, err := objects.List(ctx, metav1.ListOptions{})
-	if apierrors.IsNotFound(err) {
-		return 0, nil
-	}
-	if err != nil || len(list.Items) == 0 {
-		return 0, err
-	}
-	// The namespace is looked at after the list: if it is the same then, all that was listed is in
-	// it.
-	now, err := c.client.CoreV1().Namespaces().Get(ctx, n.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) ||
-		err == nil && (now.UID != n.UID || now.DeletionTimestamp == nil) {
-		return 0, errLetGo
-	}
-	if err != nil {
-		return 0, err
-	}
-	background := metav1.DeletePropagationBackground
 	var failed []error
-	for i := range list.Items {
-		o := metav1.DeleteOptions{PropagationPolicy: &background,
-			Preconditions: &metav1.Preconditions{UID: &list.Items[i].UID}}
-		if err := objects.Delete(ctx, list.Items[i].Name, o); err != nil &&
-			!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			failed = append(failed, fmt.Errorf("%s: %w", list.Items[i].Name, err))
+	for from := ""; ; {
+		list, err := listPage(ctx, objects, from)
+		if apierrors.IsNotFound(err) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, errors.Join(append(failed, err)...)
+		}
+		if len(list.Items) == 0 {
+			break
+		}
+		if err := c.deletePage(ctx, objects, list.Items, n); errors.Is(err, errLetGo) {
+			return 0, err
+		} else if err != nil {
+			failed = append(failed, err)
+		}
+		if from = list.Continue; from == "" {
+			break
 		}
 	}
-	list, err = objects.List(ctx, metav1.ListOptions{})
+	list, err := listPage(ctx, objects, "")
 	switch {
 	case apierrors.IsNotFound(err):
 		return 0, nil
 	case err != nil:
 		return 0, errors.Join(append(failed, err)...)
 	}
-	return len(list.Items), errors.Join(failed...)
+	return len(list.Items) + int(ptr.Deref(list.RemainingItemCount, 0)), errors.Join(failed...)
+}
+
+// listPage lists objects from a token on.
+func listPage(ctx context.Context, objects metadata.ResourceInterface,
+	from string) (*metav1.PartialObjectMetadataList, error) {
+	ctx, cancel := context.WithTimeout(ctx, listWithin)
+	defer cancel()
+	list, err := objects.List(ctx, metav1.ListOptions{Limit: contentPage, Continue: from})
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("its objects cannot be listed within %v: %w", listWithin, err)
+	}
+	return list, err
+}
+
+// deletePage deletes objects that were listed.
+func (c *NamespaceController) deletePage(ctx context.Context, objects metadata.ResourceInterface,
+	listed []metav1.PartialObjectMetadata, n *corev1.Namespace) error {
+	// The namespace is looked at after the list: if it is the same then, all that was listed is in
+	// it.
+	now, err := c.client.CoreV1().Namespaces().Get(ctx, n.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) ||
+		err == nil && (now.UID != n.UID || now.DeletionTimestamp == nil) {
+		return errLetGo
+	}
+	if err != nil {
+		return err
+	}
+	background := metav1.DeletePropagationBackground
+	var failed []error
+	for i := range listed {
+		o := metav1.DeleteOptions{PropagationPolicy: &background,
+			Preconditions: &metav1.Preconditions{UID: &listed[i].UID}}
+		if err := objects.Delete(ctx, listed[i].Name, o); err != nil &&
+			!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			failed = append(failed, fmt.Errorf("%s: %w", listed[i].Name, err))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // contentProblems are why a namespace is not empty.

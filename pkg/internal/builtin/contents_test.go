@@ -53,7 +53,7 @@ func TestTerminatingWithoutFinalizers(t *testing.T) {
 		nothing := func(context.Context, string) ([]schema.GroupResource, error) { return nil, nil }
 		controller, err := NewNamespaceController(client,
 			metadatafake.NewSimpleMetadataClient(scheme), factory.Core().V1().Namespaces(),
-			nothing, 0)
+			nothing, func(string) bool { return true }, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

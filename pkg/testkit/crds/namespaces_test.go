@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	apidiscovery "k8s.io/api/apidiscovery/v2"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/builtin"
@@ -117,15 +119,21 @@ func TestNamespaceOfUndiscoveredObject(t *testing.T) {
 	goneWith(t, s, n.Name, objects)
 }
 
-// goneWith waits until a namespace is gone, and its object one with it.
-func goneWith(t *testing.T, s *testkit.Server, namespace string,
-	objects dynamic.ResourceInterface) {
+// gone waits until a namespace is gone.
+func gone(t *testing.T, s *testkit.Server, namespace string) {
 	t.Helper()
 	eventually(t, "the namespace is gone", func(ctx context.Context) (bool, error) {
 		_, err := kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces().Get(ctx, namespace,
 			metav1.GetOptions{})
 		return apierrors.IsNotFound(err), nil
 	})
+}
+
+// goneWith waits until a namespace is gone, and its object one with it.
+func goneWith(t *testing.T, s *testkit.Server, namespace string,
+	objects dynamic.ResourceInterface) {
+	t.Helper()
+	gone(t, s, namespace)
 	if _, err := objects.Get(t.Context(), "one", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the object without its namespace: %v", err)
 	}
@@ -241,5 +249,102 @@ func TestNamespacesOfManyDefinitions(t *testing.T) {
 		if err != nil || len(left.Items) > 0 {
 			t.Errorf("objects of %s without their namespace: %v, %v", d.Name, left, err)
 		}
+	}
+}
+
+// A webhook that cannot convert the objects of a resource, since it refuses, or never answers, keeps
+// those namespaces that have such objects, which say so. Others go at once.
+func TestNamespacesBesideDeadWebhook(t *testing.T) {
+	for name, hangs := range map[string]bool{"refuses": false, "hangs": true} {
+		t.Run(name, func(t *testing.T) {
+			s := crds.Start(t, testkit.Options{})
+			leave := make(chan struct{})
+			hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter,
+				r *http.Request) {
+				if hangs {
+					<-leave
+				}
+				http.Error(w, "I do not convert", http.StatusInternalServerError)
+			}))
+			defer hook.Close()
+			defer close(leave)
+			define(t, s, "example.com")
+			with, err := newTeam(t, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects := dynamic.NewForConfigOrDie(s.Config).Resource(gadgets).Namespace(with.Name)
+			if _, err := objects.Create(t.Context(), gadget("one"),
+				metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			// The second version, in which objects are listed and stored from now on, needs the
+			// webhook.
+			convert := func(c *apiextensionsv1.CustomResourceConversion) {
+				t.Helper()
+				client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().
+					CustomResourceDefinitions()
+				err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+					d, err := client.Get(t.Context(), "gadgets.example.com", metav1.GetOptions{})
+					if err != nil {
+						return err
+					}
+					d.Spec.Versions = append(d.Spec.Versions[:1], *d.Spec.Versions[0].DeepCopy())
+					d.Spec.Versions[0].Storage = false
+					d.Spec.Versions[1].Name, d.Spec.Versions[1].Storage = "v2", true
+					d.Spec.Conversion = c
+					_, err = client.Update(t.Context(), d, metav1.UpdateOptions{})
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			convert(&apiextensionsv1.CustomResourceConversion{
+				Strategy: apiextensionsv1.WebhookConverter,
+				Webhook: &apiextensionsv1.WebhookConversion{
+					ConversionReviewVersions: []string{"v1"},
+					ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &hook.URL,
+						CABundle: certificateOf(hook)}}})
+			second := gadgets
+			second.Version = "v2"
+			eventually(t, "the webhook is asked", func(ctx context.Context) (bool, error) {
+				ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+				defer cancel()
+				_, err := dynamic.NewForConfigOrDie(s.Config).Resource(second).
+					Namespace(with.Name).Get(ctx, "one", metav1.GetOptions{})
+				return err != nil && !apierrors.IsNotFound(err), nil
+			})
+			namespaces := kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces()
+			remove := func(name string) {
+				t.Helper()
+				if err := namespaces.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			remove(with.Name)
+			for range 3 {
+				without, err := newTeam(t, s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				remove(without.Name)
+				gone(t, s, without.Name)
+			}
+			eventually(t, "the namespace says what is left", func(ctx context.Context) (bool, error) {
+				n, err := namespaces.Get(ctx, with.Name, metav1.GetOptions{})
+				if err != nil {
+					return false, err
+				}
+				return slices.ContainsFunc(n.Status.Conditions,
+					func(c corev1.NamespaceCondition) bool {
+						return c.Status == corev1.ConditionTrue &&
+							strings.Contains(c.Message, "gadgets.example.com")
+					}), nil
+			})
+			convert(&apiextensionsv1.CustomResourceConversion{
+				Strategy: apiextensionsv1.NoneConverter})
+			goneWith(t, s, with.Name, objects)
+		})
 	}
 }
