@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -27,7 +29,9 @@ func (e *Extension) discover(inner *genericapiserver.GenericAPIServer,
 	if err != nil {
 		return err
 	}
-	own := sets.New[string]()
+	// These are the server's own even if it does not serve them: what was stored by definitions in
+	// their place would be roles and priorities as soon as it does.
+	own := sets.New(rbacv1.GroupName, flowcontrolv1.GroupName)
 	for _, server := range []*genericapiserver.GenericAPIServer{inner,
 		definitions.GenericAPIServer} {
 		groups, err := server.DiscoveryGroupManager.Groups(request.Context(), request)

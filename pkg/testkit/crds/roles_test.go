@@ -2,6 +2,7 @@ package crds_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -19,6 +20,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
+	testcrds "github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 type extend = func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error)
@@ -90,25 +92,33 @@ func TestDefaultRolesRefused(t *testing.T) {
 	})
 }
 
-// A definition cannot take the place of roles, in no version.
-func TestDefinitionOfRoles(t *testing.T) {
-	s := exampletest.Start(t, testkit.Options{Extension: withRoles})
-	_, err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Create(
-		t.Context(), &apiextensionsv1.CustomResourceDefinition{
-			ObjectMeta: metav1.ObjectMeta{Name: "clusterroles." + rbacv1.GroupName,
-				Annotations: map[string]string{
-					apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, a test"}},
-			Spec: apiextensionsv1.CustomResourceDefinitionSpec{Group: rbacv1.GroupName,
-				Scope: apiextensionsv1.ClusterScoped,
-				Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "clusterroles",
-					Kind: "ClusterRole"},
-				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v2",
-					Served: true, Storage: true,
-					Schema: &apiextensionsv1.CustomResourceValidation{
-						OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}}}},
-		}, metav1.CreateOptions{})
-	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
-		t.Errorf("a definition of ClusterRoles: %v", err)
+// A definition cannot take the place of roles, or of what gives requests priorities, in no version,
+// whether or not the server serves them.
+func TestDefinitionInReservedGroup(t *testing.T) {
+	for name, extension := range map[string]testkit.Extension{"with roles": withRoles,
+		"without": testcrds.Extension} {
+		s := exampletest.Start(t, testkit.Options{Extension: extension})
+		client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().
+			CustomResourceDefinitions()
+		for group, kind := range map[string]string{rbacv1.GroupName: "ClusterRole",
+			"flowcontrol.apiserver.k8s.io": "FlowSchema"} {
+			plural := strings.ToLower(kind) + "s"
+			_, err := client.Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
+				ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group,
+					Annotations: map[string]string{
+						apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, a test"}},
+				Spec: apiextensionsv1.CustomResourceDefinitionSpec{Group: group,
+					Scope: apiextensionsv1.ClusterScoped,
+					Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind},
+					Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v2",
+						Served: true, Storage: true,
+						Schema: &apiextensionsv1.CustomResourceValidation{
+							OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}}}},
+			}, metav1.CreateOptions{})
+			if !apierrors.IsForbidden(err) {
+				t.Errorf("%s, a definition of %s: %v", name, plural, err)
+			}
+		}
 	}
 }
 
