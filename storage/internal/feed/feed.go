@@ -10,9 +10,9 @@ package feed
 
 import (
 	"context"
-	"errors"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
 	apistorage "k8s.io/apiserver/pkg/storage"
 )
@@ -37,7 +37,9 @@ func New(storage apistorage.Interface) *Feed {
 	return f
 }
 
-var errStopped = errors.New("the watch cache is being stopped")
+// errStopped is of the kind that the reader, client-go's Reflector, tries again later without a
+// word. The cache's own Stop, which follows, ends its wait. Every other error is logged as one.
+var errStopped = apierrors.NewTooManyRequests("the watch cache is being stopped", 1)
 
 // Watch implements [apistorage.Interface].
 func (f *Feed) Watch(ctx context.Context, key string,
