@@ -211,10 +211,16 @@ func (m *standaloneMode) announce() {
 }
 
 // run serves until ctx ends.
-func (s *Server) run(ctx context.Context, out io.Writer) error {
+func (s *Server) run(ctx context.Context, out io.Writer) (err error) {
 	var m mode = &standaloneMode{Server: s, out: out}
 	if s.Aggregated.Enabled {
 		m = &aggregatedMode{Server: s}
+	} else {
+		defer func() { // when everything is closed
+			if err == nil {
+				fmt.Fprintln(out, "stopped")
+			}
+		}()
 	}
 	if err := m.open(); err != nil {
 		return err

@@ -37,14 +37,38 @@ func TestServeWithoutFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code := s.signal(t, syscall.SIGINT); code != 0 {
-		t.Errorf("the server exited with %d", code)
-	}
+	s.stopsQuietly(t)
 	start(t, dir)
 	after, err := os.ReadFile(filepath.Join(dir, ".rowkeeper", "pki", "ca.crt"))
 	if err != nil || !bytes.Equal(before, after) {
 		t.Errorf("the authority was made again: %v", err)
 	}
+}
+
+// stopsQuietly interrupts a server, which says that it has stopped, and has logged nothing.
+func (s *server) stopsQuietly(t *testing.T) {
+	t.Helper()
+	if code := s.signal(t, syscall.SIGINT); code != 0 {
+		t.Errorf("the server exited with %d", code)
+	}
+	if out := s.stdout.String(); !strings.HasSuffix(out, "\nstopped\n") {
+		t.Errorf("the server ends with:\n%s", out)
+	}
+	if log := s.stderr.String(); log != "" {
+		t.Errorf("it logs without a reason:\n%s", log)
+	}
+}
+
+// A server with definitions has nothing to log either when one is deleted, and when it stops.
+func TestQuietDefinitions(t *testing.T) {
+	s := start(t, t.TempDir(), "--enable-crds")
+	for range 2 {
+		s.define(t, boxes("url: 'https://127.0.0.1:9/'"), "boxes.store.example.com")
+		s.ok(t, "apiVersion: store.example.com/v1\nkind: Box\nmetadata: {name: one}",
+			"create", "-f", "-")
+		s.ok(t, "", "delete", "crd", "boxes.store.example.com")
+	}
+	s.stopsQuietly(t)
 }
 
 // The example is made once: on the first start of a data directory, and not again when it was
