@@ -19,7 +19,7 @@ var errLocked = errors.New("locked")
 
 // OpenDir creates the directory, readable by its owner only, if it does not exist, and locks it.
 // The lock ends with Close or with the process, however it ends. A directory that is locked already
-// is an error which names the process that holds it.
+// is an error which names the process that holds it. So is one that belongs to somebody else.
 func OpenDir(path string) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -27,6 +27,14 @@ func OpenDir(path string) (*Dir, error) {
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create the data directory: %w", err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the data directory: %w", err)
+	}
+	if owner := ownerOf(info); !trusted(owner, os.Geteuid()) {
+		return nil, fmt.Errorf("the data directory %s belongs to the user with id %d, who could be "+
+			"anybody to the server: choose another --data-dir, or change its owner", path, owner)
 	}
 	name := filepath.Join(path, "lock")
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
@@ -53,6 +61,11 @@ func OpenDir(path string) (*Dir, error) {
 	}
 	return &Dir{path: path, lock: file}, nil
 }
+
+// trusted tells whether a server of a user may use a directory of an owner, who can read the
+// authority's key there, and replace it. That may be the user, or root, to whom nothing is closed
+// anyway; mounted volumes often are root's. An owner below 0 is unknown.
+func trusted(owner, user int) bool { return owner <= 0 || owner == user }
 
 // Path returns the absolute path of a file in the directory.
 func (d *Dir) Path(elem ...string) string {

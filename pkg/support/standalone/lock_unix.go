@@ -5,6 +5,7 @@ package standalone
 import (
 	"errors"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,4 +16,12 @@ func lockFile(file *os.File) error {
 		return errLocked
 	}
 	return err
+}
+
+// ownerOf returns the owner's user id.
+func ownerOf(info os.FileInfo) int {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Uid)
+	}
+	return -1
 }

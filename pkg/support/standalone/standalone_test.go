@@ -52,6 +52,30 @@ func TestDirIsPrivateAndLocked(t *testing.T) {
 	again.Close()
 }
 
+// Whoever owns the directory could make anybody an administrator.
+func TestDirOfAnother(t *testing.T) {
+	for _, c := range []struct {
+		owner, user int
+		trusted     bool
+	}{{1000, 1000, true}, {0, 1000, true}, {0, 0, true}, {-1, 1000, true}, {1000, 0, false},
+		{1000, 1001, false}} {
+		if got := trusted(c.owner, c.user); got != c.trusted {
+			t.Errorf("a directory of %d is trusted by %d: %v", c.owner, c.user, got)
+		}
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory away")
+	}
+	path := t.TempDir()
+	if err := os.Chown(path, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenDir(path); err == nil ||
+		!strings.Contains(err.Error(), "belongs to the user with id 65534") {
+		t.Errorf("a directory of somebody else: %v", err)
+	}
+}
+
 func TestDirErrors(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
