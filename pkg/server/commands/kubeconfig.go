@@ -2,6 +2,9 @@ package commands
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -15,9 +18,9 @@ import (
 
 // kubeconfigOptions are what the command kubeconfig can be told.
 type kubeconfigOptions struct {
-	dir, user string
-	groups    []string
-	lifetime  time.Duration
+	dir, user, output string
+	groups            []string
+	lifetime          time.Duration
 }
 
 func newKubeconfigCommand(p server.Program) *cobra.Command {
@@ -31,7 +34,7 @@ func newKubeconfigCommand(p server.Program) *cobra.Command {
 			"Users may find out what is served, who they are and what they may do. The members " +
 			"of the group system:masters may do everything.\n\n" +
 			"A certificate cannot be taken back. It is good until its lifetime ends.",
-		Example: "  " + p.Name + " kubeconfig --user jane --group dev",
+		Example: "  " + p.Name + " kubeconfig --user jane --group dev --output jane.kubeconfig",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {
@@ -42,16 +45,38 @@ func newKubeconfigCommand(p server.Program) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if o.output != "" {
+				return writePrivate(o.output, content)
+			}
 			_, err = cmd.OutOrStdout().Write(content)
 			return err
 		},
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&o.dir, "data-dir", o.dir, "The server's data directory.")
+	fs.StringVar(&o.output, "output", o.output, "File to write, which only its owner can read. "+
+		"Default: the kubeconfig, with its private key, is printed.")
 	fs.StringVar(&o.user, "user", o.user, "Name of the user.")
 	fs.StringArrayVar(&o.groups, "group", o.groups, "A group of the user. Repeat it for more.")
 	fs.DurationVar(&o.lifetime, "lifetime", o.lifetime, "How long the certificate is valid.")
 	return cmd
+}
+
+// writePrivate writes a file that only its owner can read, in place of one that may be there.
+func writePrivate(name string, content []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(name), ".kubeconfig-") // with mode 0600
+	if err != nil {
+		return fmt.Errorf("cannot write the kubeconfig: %w", err)
+	}
+	defer os.Remove(file.Name())
+	_, err = file.Write(content)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), name)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the kubeconfig: %w", err)
+	}
+	return nil
 }
 
 func (o *kubeconfigOptions) validate() error {

@@ -39,6 +39,22 @@ func TestKubeconfig(t *testing.T) {
 		&stderr); code != ExitOK {
 		t.Fatalf("exit code %d: %s", code, stderr.String())
 	}
+	// In a file the key is its owner's alone, also if others could read what was there.
+	file := filepath.Join(t.TempDir(), "jane")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var nothing bytes.Buffer
+	if code := Run(t.Context(), bookmarks(), []string{"kubeconfig", "--data-dir", path, "--user",
+		"jane", "--output", file}, &nothing, &stderr); code != ExitOK || nothing.Len() > 0 {
+		t.Fatalf("exit code %d: %s%s", code, nothing.String(), stderr.String())
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file: %v %v, want mode 0600", info, err)
+	}
+	if _, err := clientcmd.LoadFromFile(file); err != nil {
+		t.Error(err)
+	}
 	config, err := clientcmd.RESTConfigFromKubeConfig(stdout.Bytes())
 	if err != nil {
 		t.Fatal(err)
