@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -72,7 +73,7 @@ func newEtcdCommand() *cobra.Command {
 			if err := c.validate(); err != nil {
 				return server.UsageError{Err: err}
 			}
-			return c.run(cmd.Context())
+			return c.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	c.addFlags(cmd.Flags())
@@ -446,7 +447,23 @@ func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err er
 	return e, nil
 }
 
-func (c *etcdCommand) run(ctx context.Context) (err error) {
+// announce says what is served, to people.
+func (c *etcdCommand) announce(out io.Writer) {
+	for _, d := range c.doors {
+		fmt.Fprintf(out, "%s serves etcd's API on %s", program.Title, d.url)
+		if len(c.stores) > 1 {
+			fmt.Fprintf(out, ", the store %s", d.store.name)
+		}
+		fmt.Fprintln(out)
+	}
+}
+
+func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
+	defer func() { // when everything is closed
+		if err == nil {
+			fmt.Fprintln(out, "stopped")
+		}
+	}()
 	collectSeldom()
 	pool, err := c.openStores(ctx)
 	if err != nil {
@@ -523,6 +540,7 @@ func (c *etcdCommand) run(ctx context.Context) (err error) {
 		l = netutil.LimitListener(l, maxPageConnections)
 		listening.Go(func() { end(httpServer.Serve(l)) })
 	}
+	c.announce(out)
 	select {
 	case <-ctx.Done():
 		return nil

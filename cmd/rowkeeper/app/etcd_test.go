@@ -25,17 +25,22 @@ func TestEtcd(t *testing.T) {
 	certificate := filepath.Join(dir, "tls.crt")
 	plain, secure := freeAddress(t), freeAddress(t)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var stderr bytes.Buffer
+	var stdout, stderr bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
 		done <- Run(ctx, []string{"etcd", "--database=memory:", "--listen-client-urls",
 			"http://" + plain + ",https://" + secure, "--cert-file", certificate, "--key-file",
-			filepath.Join(dir, "tls.key")}, io.Discard, &stderr)
+			filepath.Join(dir, "tls.key")}, &stdout, &stderr)
 	}()
 	t.Cleanup(func() {
 		cancel()
 		if code := <-done; code != 0 {
 			t.Errorf("exit code %d: %s", code, stderr.String())
+		}
+		said := program.Title + " serves etcd's API on "
+		if want := said + "http://" + plain + "\n" + said + "https://" + secure +
+			"\nstopped\n"; stdout.String() != want {
+			t.Errorf("it says\n%swant\n%s", stdout.String(), want)
 		}
 	})
 	roots := x509.NewCertPool()
