@@ -152,3 +152,10 @@ func (s *Store) Collector() prometheus.Collector { return s.db.Collector() }
 func (s *Store) FirstKey(ctx context.Context, from, before string) (string, error) {
 	return s.db.FirstKey(ctx, from, before)
 }
+
+// KeyRevision returns the revision at which a key was written last, 0 if it does not exist, in
+// whatever store of Config.StoreFor it is. It sees whatever was acknowledged before the call, by
+// any process, and reads no value.
+func (s *Store) KeyRevision(ctx context.Context, key string) (int64, error) {
+	return s.db.KeyRevision(ctx, key)
+}
