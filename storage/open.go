@@ -58,6 +58,10 @@ type Config struct {
 	// Clock replaces the clock of a database that has none of its own (SQLite), in tests. It
 	// decides when objects with a time to live expire.
 	Clock func() time.Time
+	// RefuseLost makes Open refuse a database that knows that its newest writes are lost, as SQLite
+	// does when its write-ahead log was removed. A backup of such a database would be taken for a
+	// whole one. Otherwise Open begins a new history with what is left.
+	RefuseLost bool
 }
 
 // Database says the same to what knows no Kubernetes, such as storage/etcd. StoreFor is left out.
@@ -67,7 +71,7 @@ func (c Config) Database() database.Config {
 	}
 	return database.Config{URL: c.URL, Drivers: c.Drivers, Store: c.Store, Migrate: c.Migrate,
 		Logger: c.Logger, Timeout: c.Timeout, Compaction: c.Compaction, CacheBytes: c.CacheBytes,
-		Clock: c.Clock}
+		Clock: c.Clock, RefuseLost: c.RefuseLost}
 }
 
 // Store is an open store of a database: its one committer, and the one reader of its history.

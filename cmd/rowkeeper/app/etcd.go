@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -36,7 +37,7 @@ type etcdCommand struct {
 
 	clientURLs, advertised, metricsURLs []string
 	tls                                 tlsFiles
-	plainText                           bool
+	plainText, anyClient                bool
 	compactionMode, compactionRetention string
 
 	// These have elements NAME=VALUE, where NAME is a store.
@@ -59,7 +60,7 @@ func newEtcdCommand() *cobra.Command {
 			"kube-apiserver says so. Do not serve the same database by \"rowkeeper serve\".\n\n" +
 			"One process serves any number of stores, each with clients of its own: on URLs of " +
 			"its own (--listen-store), or on the client URLs under a server name of its own " +
-			"(--store-server-name). With --client-cert-auth, a certificate then opens a store " +
+			"(--store-server-name). With --trusted-ca-file, a certificate then opens a store " +
 			"only if its common name is the store's, or one of --store-client-name.\n\n" +
 			"What clients may have of connections, calls, streams, watches and answers is bounded " +
 			"for all stores together. Half of each bound is divided among the stores, and the " +
@@ -99,20 +100,20 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"for each connection.")
 	fs.StringVar(&c.tls.key, "key-file", "", "The private key of --cert-file.")
 	fs.StringVar(&c.tls.authority, "trusted-ca-file", "",
-		"The certificates that sign those of clients, which are then asked for one.")
+		"The certificates that sign those of clients. With TLS, clients without one are refused.")
 	fs.BoolVar(&c.tls.require, "client-cert-auth", false,
-		"Refuse clients without a certificate that --trusted-ca-file has signed.")
+		"Refuse clients without a certificate. It needs --trusted-ca-file, which does the same.")
 	fs.StringSliceVar(&c.listenStores, "listen-store", nil,
 		"Where clients of another store than --store connect, as NAME=URL. --listen-client-urls "+
 			"has no default then.")
 	fs.StringSliceVar(&c.serverNames, "store-server-name", nil,
 		"The server name of a store, as NAME=HOST: clients that ask for it by TLS on the URLs of "+
-			"--listen-client-urls use this store. Needs --client-cert-auth.")
+			"--listen-client-urls use this store. Needs --trusted-ca-file.")
 	fs.StringSliceVar(&c.clientNames, "store-client-name", nil,
 		"The common name in the certificates of a store's clients, as NAME=COMMONNAME. NAME=* "+
-			"lets every certificate in that the store trusts. Other names need --client-cert-auth, "+
-			"and TLS on each URL of the store. Default: the store's name, if several stores are "+
-			"served.")
+			"lets every certificate in that the store trusts, and no other store may trust the same "+
+			"ones. Other names need --trusted-ca-file, and TLS on each URL of the store. Default: "+
+			"the store's name, if several stores are served.")
 	fs.StringSliceVar(&c.storeCerts, "store-cert-file", nil,
 		"The serving certificate of a store, as NAME=FILE. Default: --cert-file.")
 	fs.StringSliceVar(&c.storeKeys, "store-key-file", nil,
@@ -123,6 +124,9 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.plainText, "allow-plain-text", false,
 		"Listen without TLS on other addresses than those of this machine, too. Whoever reaches "+
 			"such an address can read and change everything.")
+	fs.BoolVar(&c.anyClient, "allow-any-client", false,
+		"Listen by TLS without --trusted-ca-file on other addresses than those of this machine, "+
+			"too. Whoever reaches such an address can read and change everything.")
 	fs.IntVar(&c.config.MaxRequestBytes, "max-request-bytes", 3<<19,
 		"The greatest size of a request.")
 	fs.IntVar(&c.config.MaxTxnOps, "max-txn-ops", 128,
@@ -171,7 +175,13 @@ func (c *etcdCommand) validate() error {
 		"the flags --max-* must be greater than 0")
 	errs = append(errs, c.planStores()...)
 	for _, d := range c.doors {
-		if _, err := c.endpoint(d.url, d.store.tls); err != nil {
+		e, err := c.endpoint(d.url, d.store.tls)
+		if err == nil && e.tls && !e.local && !c.anyClient && d.open() {
+			err = fmt.Errorf("without client certificates, %q would let everybody in who reaches "+
+				"it: give it --trusted-ca-file, or an address of this machine, or --allow-any-client",
+				d.url)
+		}
+		if err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -202,12 +212,12 @@ func (c *etcdCommand) planStores() []error {
 		return p.errs
 	}
 	p.findDoors()
+	p.findFiles()
 	p.eachOf("store-client-name", c.clientNames, func(s *etcdStore, name string) error {
 		p.allowed[s.name] = append(p.allowed[s.name], name)
 		return nil
 	})
 	p.eachOf("store-server-name", c.serverNames, p.addServerName)
-	p.findFiles()
 	for _, s := range c.stores {
 		p.letClientsIn(s)
 		p.checkFiles(s)
@@ -296,9 +306,9 @@ func (p *storePlan) addServerName(s *etcdStore, host string) error {
 		return errors.New("there is no --listen-client-urls for it")
 	case other != nil && other != s:
 		return fmt.Errorf("it is the server name of the store %q, too", other.name)
-	case !p.tls.require && !slices.Contains(p.allowed[s.name], anyone):
+	case !s.tls.require && !slices.Contains(p.allowed[s.name], anyone):
 		return fmt.Errorf("clients ask for what name they like, so it needs "+
-			"--client-cert-auth, or --store-client-name %s=* to let everybody in", s.name)
+			"--trusted-ca-file, or --store-client-name %s=* to let everybody in", s.name)
 	}
 	p.byHost[host] = s
 	secure := false
@@ -330,6 +340,10 @@ func (p *storePlan) findFiles() {
 	p.eachOf("store-key-file", p.storeKeys, set(func(f *tlsFiles) *string { return &f.key }))
 	p.eachOf("store-trusted-ca-file", p.storeAuthorities,
 		set(func(f *tlsFiles) *string { return &f.authority }))
+	for _, s := range p.stores {
+		// As in etcd, who is given an authority trusts nobody else.
+		s.tls.require = s.tls.require || s.tls.authority != ""
+	}
 }
 
 // letClientsIn decides which common names the certificates of a store's clients may have.
@@ -340,6 +354,11 @@ func (p *storePlan) letClientsIn(s *etcdStore) {
 		common = []string{s.name}
 	}
 	if slices.Contains(common, anyone) {
+		if other := p.sameAuthority(s); other != nil {
+			p.errs = append(p.errs, fmt.Errorf("--store-client-name %s=* would let clients of the "+
+				"store %q in, which trusts the same certificates: give %q a "+
+				"--store-trusted-ca-file of its own", s.name, other.name, s.name))
+		}
 		return
 	}
 	if s.tls.require && len(common) > 0 {
@@ -368,7 +387,7 @@ func (p *storePlan) checkFiles(s *etcdStore) {
 // idleNames are the reasons why the common names that are given for a store would keep nobody out.
 func (c *etcdCommand) idleNames(s *etcdStore) (errs []error) {
 	if !s.tls.require {
-		return []error{fmt.Errorf("--store-client-name for the store %q needs --client-cert-auth: "+
+		return []error{fmt.Errorf("--store-client-name for the store %q needs --trusted-ca-file: "+
 			"without it, clients without a certificate get in", s.name)}
 	}
 	for _, d := range c.doors {
@@ -379,6 +398,26 @@ func (c *etcdCommand) idleNames(s *etcdStore) (errs []error) {
 		}
 	}
 	return errs
+}
+
+// sameAuthority is another store whose clients' certificates are signed as those of s are, nil if
+// there is none.
+func (c *etcdCommand) sameAuthority(s *etcdStore) *etcdStore {
+	if s.tls.authority == "" {
+		return nil
+	}
+	own, err := os.ReadFile(s.tls.authority)
+	for _, other := range c.stores {
+		if other == s {
+			continue
+		}
+		content, otherErr := os.ReadFile(other.tls.authority)
+		if other.tls.authority == s.tls.authority ||
+			err == nil && otherErr == nil && bytes.Equal(own, content) {
+			return other
+		}
+	}
+	return nil
 }
 
 func (c *etcdCommand) find(store string) *etcdStore {
@@ -417,6 +456,8 @@ func (c *etcdCommand) compaction() (p storage.CompactionPolicy, err error) {
 type endpoint struct {
 	network, address string
 	tls              bool
+	// local: only this machine reaches it.
+	local bool
 }
 
 func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err error) {
@@ -436,11 +477,11 @@ func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err er
 		return e, fmt.Errorf("the URL %q is of none of the schemes https, http, unix and unixs", text)
 	}
 	ip := net.ParseIP(u.Hostname())
-	local := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+	e.local = e.network == "unix" || u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 	switch {
 	case e.tls && files.cert == "":
 		return e, fmt.Errorf("the URL %q needs --cert-file and --key-file", text)
-	case !e.tls && e.network == "tcp" && !local && !c.plainText:
+	case !e.tls && !e.local && !c.plainText:
 		return e, fmt.Errorf("without TLS, %q would let everybody in who reaches it: use https:, or "+
 			"an address of this machine, or --allow-plain-text", text)
 	}

@@ -126,12 +126,17 @@ func TestEtcdFlags(t *testing.T) {
 		"--listen-store=a=http://0.0.0.0:1":                              "without TLS",
 		"--listen-store=a=https://127.0.0.1:1":                           "needs --cert-file",
 		"--store-client-name=a=b":                                        "is not served",
-		"--store-server-name=a=a.example":                                "needs --client-cert-auth",
+		"--store-server-name=a=a.example":                                "needs --trusted-ca-file",
 		"--store-server-name=a=a.example --store-client-name=a=*":        "has TLS",
 		"--listen-store=a=http://127.0.0.1:1 --store-cert-file=a=b":      "needs both",
-		"--store-client-name=default=x":                                  "needs --client-cert-auth",
+		"--store-client-name=default=x":                                  "needs --trusted-ca-file",
 		"--client-cert-auth --store-client-name=default=x":               "which has no TLS",
 		"--store-server-name=a=a.b,b=A.b --store-client-name=a=*,b=*":    "of the store \"a\", too",
+		"--cert-file=a --key-file=b --listen-client-urls=https://0.0.0.0:2379": "client " +
+			"certificates",
+		"--cert-file=a --key-file=b --listen-store=a=https://10.0.0.1:1": "client certificates",
+		"--cert-file=a --key-file=b --trusted-ca-file=c --listen-client-urls=https://127.0.0.1:1 " +
+			"--listen-store=a=https://127.0.0.1:2 --store-client-name=a=*": "trusts the same",
 	} {
 		var stderr bytes.Buffer
 		args := append([]string{"etcd", "--database=memory:"}, strings.Fields(flags)...)

@@ -20,8 +20,8 @@ import (
 // or is half written, what was read last is used.
 type tlsFiles struct {
 	cert, key, authority string
-	// require refuses clients without a certificate. names, unless it is nil, has the common names
-	// that a client's certificate may have.
+	// require says that clients need a certificate, as they do if there is an authority. names,
+	// unless it is nil, refuses those whose certificate has another common name.
 	require bool
 	names   map[string]bool
 
@@ -65,9 +65,7 @@ func (f *tlsFiles) load() (*tls.Config, error) {
 	if !c.ClientCAs.AppendCertsFromPEM(content) {
 		return nil, fmt.Errorf("%s has no certificate", f.authority)
 	}
-	if c.ClientAuth = tls.VerifyClientCertIfGiven; f.require {
-		c.ClientAuth = tls.RequireAndVerifyClientCert
-	}
+	c.ClientAuth = tls.RequireAndVerifyClientCert
 	if f.names != nil {
 		c.VerifyConnection = f.admit
 	}
@@ -112,6 +110,16 @@ func (d *door) leadsTo(serverName string) *etcdStore {
 		return s
 	}
 	return d.store
+}
+
+// open tells whether a client without a certificate gets into a store here, if there is TLS.
+func (d *door) open() bool {
+	for _, s := range d.names {
+		if !s.tls.require {
+			return true
+		}
+	}
+	return !d.store.tls.require
 }
 
 // splitter gives the connections of a door to the servers of its store: connections that begin like

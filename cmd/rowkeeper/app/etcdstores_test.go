@@ -164,6 +164,25 @@ func (n *tenants) client(address string, config *tls.Config) *clientv3.Client {
 	return c
 }
 
+// TestEtcdAuthority: --trusted-ca-file closes every store to clients without a certificate, and to
+// those of other stores, as --client-cert-auth does.
+func TestEtcdAuthority(t *testing.T) {
+	n := newTenants(t)
+	n.run("stores", "create", "a")
+	shared, own := "https://"+freeAddress(t), "https://"+freeAddress(t)
+	n.start("--listen-client-urls", shared, "--listen-store", "a="+own, "--trusted-ca-file",
+		n.file("ca.crt"))
+	n.await(shared+"/readyz", n.tls("127.0.0.1", "default"), "200 ok")
+	n.await(own+"/readyz", n.tls("127.0.0.1", "a"), "200 ok")
+	for _, address := range []string{shared, own} {
+		for _, name := range []string{"", "b"} {
+			if body, err := n.get(address+"/metrics", n.tls("127.0.0.1", name)); err == nil {
+				t.Errorf("%s: a client with the certificate %q got in: %s", address, name, body)
+			}
+		}
+	}
+}
+
 // TestEtcdStores: one process serves several stores, by server name and on a URL of its own. A
 // certificate opens the store that it was made for and no other. A fault of one store is told, and
 // leaves the others alone.
@@ -346,8 +365,7 @@ func TestEtcdResumption(t *testing.T) {
 	n.run("stores", "create", "b")
 	shared := freeAddress(t)
 	n.start("--listen-client-urls", "https://"+shared, "--client-cert-auth", "--trusted-ca-file",
-		n.file("ca.crt"), "--store-server-name", "a=a.example,b=b.example", "--store-client-name",
-		"b=*")
+		n.file("ca.crt"), "--store-server-name", "a=a.example,b=b.example")
 	n.await("https://"+shared+"/readyz", n.tls("a.example", "a"), "200 ok")
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		cache := anySession{tls.NewLRUClientSessionCache(1)}
