@@ -21,8 +21,8 @@
 //     comparisons are of one key if it writes. All parts of an answer have one revision. A
 //     transaction without a write reads one snapshot. A transaction with a write succeeds only if
 //     the key is still as it was compared.
-//   - Watch of a key or any range, from any revision that is not compacted or from a future one,
-//     with previous values, filters, progress, and the compacted revision when it is canceled. A
+//   - Watch of a key or any range, from the compacted revision, any later one or a future one, with
+//     previous values, filters, progress, and the compacted revision when it is canceled. A
 //     response may be split at any event, since each revision has one event.
 //   - LeaseGrant, LeaseKeepAlive, LeaseRevoke, LeaseTimeToLive and LeaseLeases. A lease is a row of
 //     the database, and lasts by the database's clock. So every server of the database knows it,

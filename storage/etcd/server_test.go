@@ -677,20 +677,31 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// TestCompactedWatch: a watch of what was compacted tells the client where it can begin.
+// TestCompactedWatch: a watch from the compacted revision, which the refusal of an older one names,
+// has everything from there on, and nothing of what was before.
 func TestCompactedWatch(t *testing.T) {
 	each(t, func(t *testing.T, c *clientv3.Client) {
 		for i := range 4 {
 			put(t, c, "a", fmt.Sprint(i))
 		}
-		must[*clientv3.CompactResponse](t)(c.Compact(t.Context(), 3))
-		res := <-c.Watch(t.Context(), "a", clientv3.WithRev(3))
-		if res.CompactRevision != 3 || !res.Canceled || !errors.Is(res.Err(), rpctypes.ErrCompacted) {
-			t.Errorf("%v", res)
-		}
-		if got := events(t, c.Watch(t.Context(), "a", clientv3.WithRev(4)), 2); got[1] !=
-			"put a=3@2.5.4" {
-			t.Errorf("%q", got)
+		must[*clientv3.DeleteResponse](t)(c.Delete(t.Context(), "a")) // 6
+		put(t, c, "a", "again")
+		for _, at := range []int64{3, 6} {
+			want := map[int64]string{
+				3: "put a=1@2.3.2, put a=2@2.4.3, put a=3@2.5.4, delete a=@0.6.0",
+				6: "delete a=@0.6.0, put a=again@7.7.1"}[at]
+			must[*clientv3.CompactResponse](t)(c.Compact(t.Context(), at,
+				clientv3.WithCompactPhysical()))
+			res := <-c.Watch(t.Context(), "a", clientv3.WithRev(at-1))
+			if res.CompactRevision != at || !res.Canceled ||
+				!errors.Is(res.Err(), rpctypes.ErrCompacted) {
+				t.Errorf("%v", res)
+			}
+			n := strings.Count(want, ",") + 1
+			got := events(t, c.Watch(t.Context(), "a", clientv3.WithRev(res.CompactRevision)), n)
+			if strings.Join(got[:n], ", ") != want {
+				t.Errorf("from the compacted revision %d: %q, want %s", at, got, want)
+			}
 		}
 	})
 }

@@ -398,7 +398,7 @@ func (r *modelRun) watch() {
 	watch, err := r.store().Watch(r.t.Context(), mvcc.WatchOptions{Prefix: contract.Key(w.prefix),
 		After: w.after})
 	if err != nil {
-		if w.after >= r.compacted || !errors.Is(err, contract.ErrCompacted) {
+		if w.after >= r.compacted-1 || !errors.Is(err, contract.ErrCompacted) {
 			r.t.Fatalf("watch after %d with the boundary %d: %v", w.after, r.compacted, err)
 		}
 		return

@@ -14,7 +14,7 @@ type WatchOptions struct {
 	Prefix, Key contract.Key
 	Start, End  contract.Key
 	// After is the revision up to which the watcher knows everything already, > 0. A future one
-	// waits silently.
+	// waits silently. The least is the one before the compacted revision: the row there is kept.
 	After contract.Revision
 	// AllPrev says that PrevValue will be asked for updates, too, so that reads of the log bring
 	// these values along.
@@ -92,7 +92,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 	if h.closed != nil {
 		return nil, h.closed
 	}
-	if o.After < h.compacted {
+	if o.After+1 < h.compacted {
 		return nil, contract.ErrCompacted
 	}
 	w.epoch = h.delivered.Epoch
@@ -212,7 +212,8 @@ func (w *Watcher) selectEvents(piece []*Event) []*Event {
 }
 
 // replay reads one piece of the log after the cursor. Rows newer than the cursor are complete as
-// long as the boundary has not passed it, which is read in the same snapshot.
+// long as the boundary, which is read in the same snapshot, has not passed the first of them: the
+// sweep keeps the row at the boundary (see [contract.PlanSweep]).
 func (w *Watcher) replay(ctx context.Context, cursor contract.Revision) (Batch, error) {
 	s := w.s
 	// Watchers that catch up wait for each other, and the tailer does not wait for them.
@@ -228,7 +229,7 @@ func (w *Watcher) replay(ctx context.Context, cursor contract.Revision) (Batch, 
 	}
 	w.piece.saw(tail.Rows)
 	s.metrics.replayed(len(tail.Rows))
-	if tail.State.Head.Epoch != w.epoch || tail.State.Compacted > cursor {
+	if tail.State.Head.Epoch != w.epoch || tail.State.Compacted > cursor+1 {
 		return Batch{}, contract.ErrCompacted
 	}
 	var events []*Event
