@@ -22,6 +22,8 @@ type stream[Req, Res any] struct {
 	grpc.ServerStream
 	ctx context.Context
 	r   *Req
+	// cancel, unless it is nil, gives up the stream when there are no more requests.
+	cancel context.CancelFunc
 }
 
 func (s *stream[Req, Res]) Context() context.Context { return s.ctx }
@@ -29,6 +31,9 @@ func (s *stream[Req, Res]) Send(*Res) error          { return nil }
 func (s *stream[Req, Res]) Recv() (*Req, error) {
 	r := s.r
 	if s.r = nil; r == nil {
+		if s.cancel != nil {
+			s.cancel()
+		}
 		return nil, io.EOF
 	}
 	return r, nil
@@ -109,7 +114,8 @@ func FuzzRequests(f *testing.F) {
 		},
 		func(d []byte) (error, bool) {
 			return call(d, func(r *pb.WatchRequest) error {
-				return s.Watch(&stream[pb.WatchRequest, pb.WatchResponse]{ctx: ctx, r: r})
+				ctx, cancel := context.WithCancel(ctx)
+				return s.Watch(&stream[pb.WatchRequest, pb.WatchResponse]{ctx: ctx, r: r, cancel: cancel})
 			})
 		},
 	}

@@ -677,6 +677,34 @@ func TestProgress(t *testing.T) {
 	})
 }
 
+// TestHalfClosedWatch: a watch goes on when its client has no more requests.
+func TestHalfClosedWatch(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		stream := must[pb.Watch_WatchClient](t)(pb.NewWatchClient(c.ActiveConnection()).Watch(ctx))
+		err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+			CreateRequest: &pb.WatchCreateRequest{Key: []byte("a")}}})
+		if err = errors.Join(err, stream.CloseSend()); err != nil {
+			t.Fatal(err)
+		}
+		if res := must[*pb.WatchResponse](t)(stream.Recv()); !res.Created {
+			t.Fatal(res)
+		}
+		for range 3 {
+			revision := put(t, c, "a", "1")
+			res := must[*pb.WatchResponse](t)(stream.Recv())
+			if len(res.Events) != 1 || res.Events[0].Kv.ModRevision != revision {
+				t.Errorf("%v", res)
+			}
+		}
+		cancel()
+		if _, err := stream.Recv(); status.Code(err) != codes.Canceled {
+			t.Errorf("the stream that its client has canceled ends with %v", err)
+		}
+	})
+}
+
 // TestCompactedWatch: a watch from the compacted revision, which the refusal of an older one names,
 // has everything from there on, and nothing of what was before.
 func TestCompactedWatch(t *testing.T) {

@@ -79,6 +79,7 @@ func (s *store) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchR
 		if err != nil && ctx.Err() == nil {
 			return failure(err)
 		}
+		<-ctx.Done() // a client that has no more requests still wants its events
 	case <-ctx.Done():
 		if stream.Context().Err() != nil {
 			// Recv has ended, and the stream must not be used after this function.
