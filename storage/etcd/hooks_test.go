@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -182,6 +183,32 @@ func TestLaterPagesAreReadAhead(t *testing.T) {
 		if text(all) != text(want.Kvs) {
 			t.Errorf("a stream %t: the pages have %s, want %s", stream, text(all), text(want.Kvs))
 		}
+	}
+}
+
+// TestRevokeLeavesKeys: who revokes a lease is not told that it is done while keys of it are left.
+func TestRevokeLeavesKeys(t *testing.T) {
+	var full atomic.Bool
+	with, _ := inMemory(t, func(_ context.Context, method string) error {
+		if full.Load() && method == "Commit" {
+			return contract.Errorf(contract.Full, "the disk is full")
+		}
+		return nil
+	})
+	c := serve(t, with)
+	lease := must[*clientv3.LeaseGrantResponse](t)(c.Grant(t.Context(), 3600))
+	put(t, c, "lock", "held", clientv3.WithLease(lease.ID))
+	full.Store(true)
+	// Not by the client of etcd, which tries again.
+	if _, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseRevoke(t.Context(),
+		&pb.LeaseRevokeRequest{ID: int64(lease.ID)}); !unavailable(err) {
+		t.Errorf("the lease was revoked, and its key is there: %v", err)
+	}
+	full.Store(false)
+	must[*clientv3.LeaseRevokeResponse](t)(c.Revoke(t.Context(), lease.ID))
+	res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "lock"))
+	if len(res.Kvs) > 0 {
+		t.Errorf("the lease was revoked, and there is %s", text(res.Kvs))
 	}
 }
 

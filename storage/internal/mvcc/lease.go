@@ -62,7 +62,7 @@ func (s *Store) queryRenewals(leases []contract.Lease) (map[contract.Lease]contr
 }
 
 // RevokeLease ends a lease and deletes its keys. After an error the lease may have ended, and its
-// keys are deleted in the background then.
+// keys are deleted in the background then. Without one, none of them is left.
 func (s *Store) RevokeLease(ctx context.Context, l contract.Lease) error {
 	var ended []contract.Lease
 	st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
@@ -80,8 +80,25 @@ func (s *Store) RevokeLease(ctx context.Context, l contract.Lease) error {
 		return err
 	}
 	defer s.reaping.release()
-	_, err = s.detach(ctx, l, st.Head.Epoch)
-	return err
+	empty, err := s.detach(ctx, l, st.Head.Epoch)
+	switch {
+	case err != nil || empty:
+		return err
+	case s.damagedOf(l):
+		return contract.Errorf(contract.Data, "the lease has ended, and a key of it is damaged and cannot be deleted: "+
+			"the server's log names it")
+	}
+	return contract.Errorf(contract.Unavailable, "the lease has ended, and not all of its keys could be deleted yet")
+}
+
+// damagedOf tells whether a key of the lease is damaged. reaping is held.
+func (s *Store) damagedOf(l contract.Lease) bool {
+	for _, d := range s.damaged {
+		if d.lease == l {
+			return true
+		}
+	}
+	return false
 }
 
 // LeaseOf returns a lease that has not lapsed and how long it lasts, and the head.
