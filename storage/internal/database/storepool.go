@@ -130,7 +130,7 @@ func (p *StorePool) join(ctx context.Context, name string) (*pooledStore, error)
 			p.wakeIn(name, contract.Never)
 			p.work.Go(func() { p.open(name, s) })
 		}
-		if s.dropped() {
+		if s.dropped(name) {
 			p.shut(name, s)
 		}
 		if s.gone != nil {
@@ -216,10 +216,11 @@ func (s *pooledStore) volatile() bool {
 }
 
 // dropped tells whether the store is known to have been dropped. Who still uses it gets errors, and
-// there may be another one of its name.
-func (s *pooledStore) dropped() bool {
+// there may be another one of its name. The default store cannot be dropped: another one in its
+// place means another database, and the process is not to serve that unasked.
+func (s *pooledStore) dropped(name string) bool {
 	store := s.open()
-	if store == nil {
+	if store == nil || name == contract.DefaultStore {
 		return false
 	}
 	select {

@@ -1,10 +1,6 @@
 package mvcc
 
-import (
-	"errors"
-
-	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-)
+import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
 
 // sameStore returns an error if the store was dropped, or another one is in its place.
 func (s *Store) sameStore(id contract.Identity) error {
@@ -21,12 +17,11 @@ func (s *Store) sameStore(id contract.Identity) error {
 func (s *Store) gone(err error) error {
 	if s.hub.close(err) {
 		s.log.Error("all watches end", "err", err)
-		if errors.Is(err, contract.ErrDropped) {
-			close(s.dropped)
-		}
+		close(s.dropped)
 	}
 	return err
 }
 
-// Dropped is closed when this process has learnt that the store was dropped.
+// Dropped is closed when this process has learnt that the store was dropped. If it has not noticed
+// that before another one was created, it has learnt that another one is in its place.
 func (s *Store) Dropped() <-chan struct{} { return s.dropped }

@@ -339,6 +339,43 @@ func TestDropStore(t *testing.T) {
 	})
 }
 
+// TestReplacedStore: who finds another store in the place of the one that it has opened, and did
+// not hear of the drop, knows as well that the store was dropped.
+func TestReplacedStore(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		createStore(t, db, "team-a")
+		backend, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := mvcc.Open(t.Context(), backend, mvcc.Config{PollActive: time.Hour,
+			PollIdle: time.Hour, PollListening: time.Hour, QuotaInterval: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		other, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		if _, err := contract.Drop(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Driver.CreateStore(t.Context(), db.URL, ofStore(t, "team-a")); err != nil {
+			t.Fatal(err)
+		}
+		if head, err := s.Head(t.Context()); err == nil {
+			t.Errorf("the store that was dropped is at %d", head)
+		}
+		select {
+		case <-s.Dropped():
+		case <-time.After(time.Minute):
+			t.Error("the store is not known to have been dropped")
+		}
+	})
+}
+
 // TestImportIntoAStore: a restore into one store leaves the watches of others open.
 func TestImportIntoAStore(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
