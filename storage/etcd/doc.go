@@ -43,6 +43,8 @@
 // A comparison of a range of keys is refused. In a transaction that writes, it would have to hold
 // at the revision before the write, and a write expects something of its own key only.
 //
+// Keys have at most 1,024 bytes. A longer one is refused in a put, and does not exist in all else.
+//
 // Keys that begin with "rowkeeper/" hold what Rowkeeper records in the store, such as which other
 // store keeps a resource. They can be read, and neither written nor deleted. A deletion of a range
 // that has one deletes nothing.

@@ -28,16 +28,23 @@ type bounds struct {
 	single     bool
 }
 
+// keyOf is a key that is only read, or a bound of keys, of which some more bytes are kept than the
+// longest key has. That is the same to all keys that there can be: each of them differs from it
+// before that, or is its beginning and less. So what a read leaves behind, and what a watch keeps,
+// is as small as keys are.
+func keyOf(key []byte) contract.Key { return contract.Key(key[:min(len(key), contract.MaxKeyBytes+1)]) }
+
 // boundsOf reads a key and a range's end as etcd does: no end is the key alone, and the end "\x00"
 // is all keys from the key on.
 func boundsOf(key, end []byte) bounds {
+	start := keyOf(key)
 	switch {
 	case len(end) == 0:
-		return bounds{start: contract.Key(key), end: contract.Key(key) + "\x00", single: true}
+		return bounds{start: start, end: start + "\x00", single: true}
 	case len(end) == 1 && end[0] == 0:
-		return bounds{start: contract.Key(key), end: beyond}
+		return bounds{start: start, end: beyond}
 	}
-	return bounds{start: contract.Key(key), end: contract.Key(end)}
+	return bounds{start: start, end: keyOf(end)}
 }
 
 func (b bounds) empty() bool { return b.start >= b.end }
@@ -322,6 +329,10 @@ func (s *store) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, err
 	}
 }
 
+// errLongKey is of the code of etcd's own errors for requests that can never be answered.
+var errLongKey = status.Errorf(codes.InvalidArgument, "a key has at most %d bytes here",
+	contract.MaxKeyBytes)
+
 // errReserved is of a code that clients do not retry.
 var errReserved = status.Errorf(codes.InvalidArgument, "the keys that begin with %q hold what "+
 	"Rowkeeper records in the store: write and delete other keys only", contract.Reserved)
@@ -334,6 +345,8 @@ func checkPut(r *pb.PutRequest) error {
 	switch {
 	case len(r.Key) == 0:
 		return rpctypes.ErrGRPCEmptyKey
+	case len(r.Key) > contract.MaxKeyBytes:
+		return errLongKey
 	case reserved(r.Key):
 		return errReserved
 	case r.IgnoreValue && len(r.Value) != 0:
@@ -406,9 +419,9 @@ func (s *store) DeleteRange(ctx context.Context,
 	own := &bill{s: s.Server}
 	defer own.pay()
 	var keys []contract.Key
-	if b.single {
+	if b.single && len(b.start) <= contract.MaxKeyBytes {
 		keys = []contract.Key{b.start}
-	} else if !b.empty() {
+	} else if !b.single && !b.empty() {
 		err := s.pages(ctx, b, &pb.RangeRequest{KeysOnly: true}, 0, 0, wholePages, own,
 			func(p *mvcc.RangeResult, _ bool) error {
 				res.Header = s.header(p.Head)

@@ -358,6 +358,77 @@ func rangeOp(key, end string) *pb.RequestOp {
 		Key: []byte(key), RangeEnd: []byte(end)}}}
 }
 
+// heap is how much memory is in use.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestLongKeys: keys that are longer than any that is stored are answered as what does not exist,
+// and long bounds as what they mean. Neither calls that have ended nor watches keep them.
+func TestLongKeys(t *testing.T) {
+	with, _ := inMemory(t, nil)
+	c := serve(t, with)
+	longest := strings.Repeat("k", 1024)
+	long := longest + strings.Repeat("k", 700_000)
+	put(t, c, longest, "1")
+	put(t, c, "l", "2")
+	put(t, c, "m", "3")
+	if _, err := c.Put(t.Context(), longest+"k", ""); status.Code(err) != codes.InvalidArgument ||
+		!strings.Contains(err.Error(), "1024 bytes") {
+		t.Errorf("a put of a long key: %v", err)
+	}
+	if res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), long)); res.Count != 0 {
+		t.Errorf("a long key exists: %v", res.Count)
+	}
+	if res := must[*clientv3.DeleteResponse](t)(c.Delete(t.Context(), long)); res.Deleted != 0 {
+		t.Errorf("a long key was deleted: %v", res)
+	}
+	for _, op := range []clientv3.Op{clientv3.OpGet(long), clientv3.OpDelete(long)} {
+		res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(
+			clientv3.Compare(clientv3.CreateRevision(long), "=", 0)).Then(op).Commit())
+		if !res.Succeeded {
+			t.Error("a long key exists in a transaction")
+		}
+	}
+	for start, want := range map[string]string{longest: longest + " l m", long: "l m"} {
+		res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), start, clientv3.WithRange("n"),
+			clientv3.WithKeysOnly()))
+		var keys []string
+		for _, kv := range res.Kvs {
+			keys = append(keys, string(kv.Key))
+		}
+		if got := strings.Join(keys, " "); got != want {
+			t.Errorf("from a key of %d bytes on: %.20s, %d keys", len(start), got, len(keys))
+		}
+	}
+
+	before := heap()
+	watches := must[pb.Watch_WatchClient](t)(pb.NewWatchClient(c.ActiveConnection()).Watch(
+		t.Context()))
+	for i := range 40 {
+		end := fmt.Sprint("m", i) + long
+		res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "l", clientv3.WithRange(end),
+			clientv3.WithLimit(1)))
+		if !res.More || res.Count != 2 {
+			t.Fatalf("%v", res)
+		}
+		err := watches.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+			CreateRequest: &pb.WatchCreateRequest{Key: []byte(end)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res := must[*pb.WatchResponse](t)(watches.Recv()); !res.Created || res.Canceled {
+			t.Fatal(res)
+		}
+	}
+	if kept := heap() - before; kept > 20<<20 {
+		t.Errorf("%d bytes are kept of long keys", kept)
+	}
+}
+
 // TestLargeHeader: a call with much metadata is refused, before the server has more of it than it
 // may.
 func TestLargeHeader(t *testing.T) {

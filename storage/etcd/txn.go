@@ -157,13 +157,13 @@ func (s *store) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, err
 		}
 		holds := true
 		for _, c := range r.Compare {
-			holds = holds && compare(c, kvs[contract.Key(c.Key)])
+			holds = holds && compare(c, kvs[keyOf(c.Key)])
 		}
 		ops := r.Success
 		if !holds {
 			ops = r.Failure
 		}
-		w := contract.Key(written(ops))
+		w := keyOf(written(ops))
 		was, expect := kvs[w], contract.Revision(0)
 		if was != nil {
 			expect = was.Revision
@@ -190,7 +190,7 @@ func (s *store) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, err
 // that it compares, and all that it needs to know of the key.
 func known(r *pb.TxnRequest) (expect contract.Revision, ok bool) {
 	w := written(r.Success)
-	if len(r.Compare) != 1 || w == nil {
+	if len(r.Compare) != 1 || w == nil || len(w) > contract.MaxKeyBytes {
 		return 0, false
 	}
 	c := r.Compare[0]
@@ -230,11 +230,11 @@ func (s *store) compared(ctx context.Context, r *pb.TxnRequest,
 	own *bill) (map[contract.Key]*mvcc.KeyValue, contract.Revision, error) {
 	kvs := map[contract.Key]*mvcc.KeyValue{}
 	for _, c := range r.Compare {
-		kvs[contract.Key(c.Key)] = nil
+		kvs[keyOf(c.Key)] = nil
 	}
 	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
 		if w := written(ops); w != nil {
-			kvs[contract.Key(w)] = nil
+			kvs[keyOf(w)] = nil
 		}
 	}
 	at := contract.Revision(0)
@@ -317,7 +317,7 @@ func (s *store) observed(ctx context.Context, r *pb.RangeRequest,
 		res *pb.RangeResponse
 		err error
 	)
-	kv, found := kvs[contract.Key(r.Key)]
+	kv, found := kvs[keyOf(r.Key)]
 	switch {
 	case r.Revision > int64(at):
 		err = rpctypes.ErrGRPCFutureRev
