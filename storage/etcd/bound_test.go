@@ -2,8 +2,67 @@ package etcd
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
 )
+
+// TestMemory: the bounds in bytes fit into the memory that the process has, whatever that is.
+func TestMemory(t *testing.T) {
+	for _, memory := range []int64{32 << 20, 128 << 20, 1 << 30, 64 << 30, 1 << 40} {
+		for _, stores := range []int{1, 2, 100, 5_000} {
+			c := ServerConfig{Memory: memory}.withDefaults(stores)
+			sum := c.MaxAnswerBytes + c.requestBytes + c.eventBytes + c.MaxCalls*firstWindow
+			if sum > memory*5/8 || c.arrivals < 2 || c.pieces < 1 || c.MaxCalls < 64 {
+				t.Errorf("of %d bytes for %d stores %d may be used: %+v", memory, stores, sum, c)
+			}
+			if memory == 1<<40 && (c.MaxAnswerBytes != 2<<30 || c.MaxCalls != 5_000) {
+				t.Errorf("a large machine has %+v", c)
+			}
+		}
+	}
+	if c := (ServerConfig{Memory: 1 << 30, MaxAnswerBytes: 7}).withDefaults(1); c.MaxAnswerBytes != 7 {
+		t.Errorf("what is asked for is %d", c.MaxAnswerBytes)
+	}
+	if m := Memory(); m <= 0 {
+		t.Errorf("the process has %d bytes", m)
+	}
+}
+
+// TestOperations: the operations of a transaction are counted in what was encoded.
+func TestOperations(t *testing.T) {
+	get := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
+		RequestRange: &pb.RangeRequest{Key: []byte("k")}}}
+	nested := func(r *pb.TxnRequest) *pb.RequestOp {
+		return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: r}}
+	}
+	deep := &pb.TxnRequest{}
+	for range 20 {
+		deep = &pb.TxnRequest{Success: []*pb.RequestOp{nested(deep)}}
+	}
+	for what, test := range map[string]struct {
+		txn  *pb.TxnRequest
+		want int
+	}{
+		"nothing": {&pb.TxnRequest{}, 0},
+		"all":     {&pb.TxnRequest{Compare: []*pb.Compare{{}, {}}, Success: []*pb.RequestOp{get}}, 3},
+		"nested": {&pb.TxnRequest{Failure: []*pb.RequestOp{get, nested(&pb.TxnRequest{
+			Compare: []*pb.Compare{{}}, Success: []*pb.RequestOp{get}})}}, 4},
+		"many": {&pb.TxnRequest{Compare: slices.Repeat([]*pb.Compare{{}}, 100)}, 11},
+		"deep": {deep, 11},
+	} {
+		data, err := proto.Marshal(test.txn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := operations(data, 10, 0); n != test.want && (n <= 10 || test.want <= 10) {
+			t.Errorf("%s: %d operations, want %d", what, n, test.want)
+		}
+		operations(data[:len(data)/2], 10, 0) // which does not end well encoded
+	}
+}
 
 // TestBound: stores hold no more than all may together, whatever they take and give back, and each
 // can always have what is its own.

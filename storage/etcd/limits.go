@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -23,15 +25,20 @@ import (
 //
 //   - A call counts from its header on, before its request is received, until what answers it has
 //     returned, which may be long after its client has reset it: see admit.
+//   - Few requests are received at a time, and then count by their size: see request.go.
 //   - A connection ends if its client does not speak within [ServerConfig.ConnectTimeout]. It
 //     counts for as long as it is there: see [Server.Connect].
 //   - The sizes of a request and of its header are bounded by gRPC, and the bytes of queued writes
 //     are by mvcc's queue.
-//   - An answer's keys and values count while it is made, in a bill, and then in its encoded form
-//     until it is sent or its connection is gone: see codec. So a client that asks for much and
-//     reads nothing is refused further answers.
-//   - A watch has a cursor, no queue. Those of a stream take turns to read the log, so that what a
-//     stream is about to send is one piece of it, and events that are in memory for all.
+//   - An answer's keys and values count twice while it is made, in a bill, since they are encoded
+//     after that, and then in its encoded form until it is sent or its connection is gone: see
+//     codec. So a client that asks for much and reads nothing is refused further answers.
+//   - A watch has a cursor, no queue. Those of a stream take turns to read the log, and so do the
+//     streams of a store, of which few have a piece of the log at a time. Responses with events
+//     count as answers do, and wait for room. A client that does not read for [Config.SendTimeout]
+//     loses its stream, so the others come to their turn.
+//
+// The bounds in bytes are shares of the memory that the process has; see [Memory].
 //
 // What is refused is Unavailable, which etcd's client tries again if the call only reads. etcd's
 // own error for overload would not be tried again, so it is for calls that could never be answered.
@@ -55,6 +62,8 @@ type total struct {
 	// mu protects used, which is what is used of common, and what each store holds.
 	mu   sync.Mutex
 	used int64
+	// freed is closed when something was given back. It is nil while nobody waits for that.
+	freed chan struct{}
 }
 
 func newTotal(most int64, stores int) *total {
@@ -75,11 +84,39 @@ type bound struct {
 func (b *bound) take(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if more := b.beyond(n); more > 0 && b.used+more > b.common {
+	if !b.fits(n) {
 		return false
 	}
 	b.hold(n)
 	return true
+}
+
+// wait takes n more as soon as there is room. A store that holds nothing has room for anything.
+func (b *bound) wait(ctx context.Context, n int64) error {
+	for {
+		b.mu.Lock()
+		if b.held == 0 || b.fits(n) {
+			b.hold(n)
+			b.mu.Unlock()
+			return nil
+		}
+		if b.freed == nil {
+			b.freed = make(chan struct{})
+		}
+		freed := b.freed
+		b.mu.Unlock()
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// fits tells whether there is room for n more. mu is held.
+func (b *bound) fits(n int64) bool {
+	more := b.beyond(n)
+	return more <= 0 || b.used+more <= b.common
 }
 
 // add takes n more, or gives some back, whatever the bounds are.
@@ -93,23 +130,29 @@ func (b *bound) add(n int64) {
 func (b *bound) hold(n int64) {
 	b.used += b.beyond(n)
 	b.held += n
+	if n < 0 && b.freed != nil {
+		close(b.freed)
+		b.freed = nil
+	}
 }
 
 // beyond is how much more of common is used if the store holds n more.
 func (b *bound) beyond(n int64) int64 { return max(b.held+n, b.own) - max(b.held, b.own) }
 
-// admission is a call that is counted.
+// admission is a call that is counted. count is nil if it is refused.
 type admission struct {
 	count *bound
 	// begin says that the call is being answered. It returns false if the call has ended before.
 	begin func() bool
+	// giveUp ends the call's context.
+	giveUp context.CancelFunc
 }
 
 type admissionKey struct{}
 
 // admit counts a call. It is called before anything of the request is read but its header. Until
-// the request has come, the call is over as soon as its client gives it up. From then on it counts
-// until what answers it has returned: see answering.
+// it is answered, the call is over as soon as its client gives it up. From then on it counts until
+// what answers it has returned: see answering.
 func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	count := &s.calls
 	if strings.HasSuffix(info.FullMethodName, "/Watch") ||
@@ -117,10 +160,12 @@ func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, er
 		count = &s.streams
 	}
 	if !count.take(1) {
-		return ctx, errManyCalls
+		// An error here would leave the timer of its deadline behind, so it is answered as others are.
+		return context.WithValue(ctx, admissionKey{}, admission{}), nil
 	}
+	ctx, giveUp := context.WithCancel(ctx)
 	begin := context.AfterFunc(ctx, func() { count.add(-1) })
-	return context.WithValue(ctx, admissionKey{}, admission{count, begin}), nil
+	return context.WithValue(ctx, admissionKey{}, admission{count, begin, giveUp}), nil
 }
 
 // Connect counts a connection, until it is closed and calls end. It returns false if there are as
@@ -132,14 +177,18 @@ func (s *Server) Connect() (end func(), ok bool) {
 	return sync.OnceFunc(func() { s.connections.add(-1) }), true
 }
 
-// answering begins to answer a call that was admitted, and returns what ends that. A call that its
-// client has given up is not answered.
-func answering(ctx context.Context) (end func(), err error) {
+// answering begins to answer a call that was admitted, and returns what ends that, and what gives
+// the call up. A call that its client has given up is not answered, and one that was refused is told
+// so.
+func answering(ctx context.Context) (end func(), giveUp context.CancelFunc, err error) {
 	a := ctx.Value(admissionKey{}).(admission)
-	if !a.begin() {
-		return nil, rpctypes.ErrGRPCCanceled
+	if a.count == nil {
+		return nil, nil, errManyCalls
 	}
-	return func() { a.count.add(-1) }, nil
+	if !a.begin() {
+		return nil, nil, rpctypes.ErrGRPCCanceled
+	}
+	return func() { a.count.add(-1) }, a.giveUp, nil
 }
 
 // bill is what the answer of a call needs while it is made.
@@ -155,7 +204,7 @@ const entryBytes = 128
 func (b *bill) add(kvs ...mvcc.KeyValue) error {
 	n := int64(0)
 	for i := range kvs {
-		n += int64(len(kvs[i].Key) + len(kvs[i].Value) + entryBytes)
+		n += int64(2 * (len(kvs[i].Key) + len(kvs[i].Value) + entryBytes))
 	}
 	if b.bytes+n > b.s.answers.ever() {
 		return errLargeAnswer
@@ -176,21 +225,46 @@ func (b *bill) pay() {
 // countedBytes is the least size of an encoded answer that is counted until it is sent.
 const countedBytes = 4 << 10
 
-// codec encodes as gRPC does, and counts what is not sent yet.
+// codec encodes as gRPC does, and counts what is not sent yet. It leaves requests to those who
+// answer them.
 type codec struct {
 	encoding.CodecV2
-	answers *bound
+	answers, events *bound
 }
 
-func newCodec(answers *bound) codec { return codec{encoding.GetCodecV2("proto"), answers} }
+// Unmarshal implements [encoding.CodecV2].
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	r, ok := v.(*received)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	data.Ref()
+	r.data = data
+	return nil
+}
 
+// Marshal implements [encoding.CodecV2].
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return c.CodecV2.Marshal(v)
+	}
+	to := c.answers
+	if _, ok := v.(*pb.WatchResponse); ok {
+		to = c.events
+	}
+	size := int64(proto.Size(m))
+	if size < countedBytes {
+		return c.CodecV2.Marshal(v)
+	}
+	to.add(2 * size)
 	data, err := c.CodecV2.Marshal(v)
-	if err != nil || len(data) != 1 || data.Len() < countedBytes {
+	to.add(-2 * size)
+	if err != nil || len(data) != 1 {
 		return data, err
 	}
-	count := &counted{answers: c.answers, bytes: int64(data.Len())}
-	c.answers.add(count.bytes)
+	count := &counted{answers: to, bytes: int64(data.Len())}
+	to.add(count.bytes)
 	u := &unsent{data[0], count}
 	// gRPC gives a buffer back when it is sent, but may forget those of a connection that is lost.
 	runtime.AddCleanup(u, (*counted).end, count)

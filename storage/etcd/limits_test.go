@@ -287,7 +287,7 @@ func TestManyWatches(t *testing.T) {
 func TestLargeAnswers(t *testing.T) {
 	d := memdb.New(t.Name(), time.Now)
 	const value, keys = 256 << 10, 12
-	c := serveBy(t, dbtest.DB{URL: "memdb:", Driver: d}, etcd.ServerConfig{MaxAnswerBytes: keys / 2 * value})
+	c := serveBy(t, dbtest.DB{URL: "memdb:", Driver: d}, etcd.ServerConfig{MaxAnswerBytes: keys * value})
 	for i := range keys {
 		put(t, c, fmt.Sprintf("k%02d", i), strings.Repeat("v", value))
 	}
@@ -426,6 +426,83 @@ func TestLongKeys(t *testing.T) {
 	}
 	if kept := heap() - before; kept > 20<<20 {
 		t.Errorf("%d bytes are kept of long keys", kept)
+	}
+}
+
+// TestSilentRequests: requests that do not come give way to others when as many are waited for as may
+// be.
+func TestSilentRequests(t *testing.T) {
+	with, _ := inMemory(t, nil)
+	// So little memory leaves room for two requests at a time.
+	c := serveBy(t, with, etcd.ServerConfig{Memory: 64 << 20, RequestTimeout: 100 * time.Millisecond})
+	for range 10 {
+		if _, err := c.ActiveConnection().NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true},
+			pb.KV_Put_FullMethodName, grpc.WaitForReady(true)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Put(t.Context(), "k", strings.Repeat("v", 1<<20)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestManyOperations: a transaction of too many operations is refused, also if they are in others.
+func TestManyOperations(t *testing.T) {
+	with, _ := inMemory(t, nil)
+	kv := pb.NewKVClient(serve(t, with).ActiveConnection())
+	many := make([]*pb.RequestOp, 1_000)
+	for i := range many {
+		many[i] = rangeOp("k", "")
+	}
+	for what, r := range map[string]*pb.TxnRequest{"comparisons": {Compare: make([]*pb.Compare, 100_000)},
+		"operations": {Success: many}, "nested operations": {Failure: []*pb.RequestOp{{
+			Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{Success: many}}}}}} {
+		for i := range r.Compare {
+			r.Compare[i] = &pb.Compare{}
+		}
+		if _, err := kv.Txn(t.Context(), r); status.Code(err) != codes.InvalidArgument ||
+			!strings.Contains(err.Error(), "too many operations") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestSlowReader: a client that does not read the events of its watch loses the stream, so that
+// others that need the log come to their turn.
+func TestSlowReader(t *testing.T) {
+	with, without := inMemory(t, nil)
+	before := serve(t, without)
+	for i := range 8 {
+		put(t, before, fmt.Sprint("k", i), strings.Repeat("v", 1<<20))
+	}
+	// So little memory leaves one stream a piece of the log.
+	c := serveBy(t, with, etcd.ServerConfig{Memory: 64 << 20, SendTimeout: time.Second})
+	conn, err := grpc.NewClient(c.Endpoints()[0],
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	watch := &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+		CreateRequest: &pb.WatchCreateRequest{Key: []byte("k"), RangeEnd: []byte("l"),
+			StartRevision: 2}}}
+	slow := must[pb.Watch_WatchClient](t)(pb.NewWatchClient(conn).Watch(t.Context()))
+	if err := slow.Send(watch); err != nil {
+		t.Fatal(err)
+	}
+	if res := must[*pb.WatchResponse](t)(slow.Recv()); !res.Created {
+		t.Fatal(res)
+	}
+	if got := events(t, c.Watch(t.Context(), "k", clientv3.WithPrefix(), clientv3.WithRev(2)),
+		8); len(got) != 8 {
+		t.Errorf("%d events", len(got))
+	}
+	for err = nil; err == nil; {
+		_, err = slow.Recv()
+	}
+	if !unavailable(err) {
+		t.Errorf("the stream that was not read ends with %v", err)
 	}
 }
 

@@ -23,7 +23,7 @@ func TestOpenForEachCall(t *testing.T) {
 	stores := make([]*etcd.Store, 2)
 	for i := range stores {
 		d := dbtest.Open(t, dbtest.SQLite)
-		store, err := etcd.Open(t.Context(), etcd.Config{URL: d.URL,
+		store, err := etcd.Open(t.Context(), etcd.ServerConfig{URL: d.URL,
 			Drivers: []etcd.Driver{d.Driver}, Migrate: true,
 			Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -88,12 +88,61 @@ func TestOpenForEachCall(t *testing.T) {
 	}
 }
 
+// TestPanic: a panic ends the call in which it happens. If it comes from below, its store is opened
+// anew, since locks may be held.
+func TestPanic(t *testing.T) {
+	var armed atomic.Bool
+	with, _ := inMemory(t, func(_ context.Context, method string) error {
+		if method == "Page" && armed.CompareAndSwap(true, false) {
+			panic("below")
+		}
+		return nil
+	})
+	logger := slog.New(slog.DiscardHandler)
+	pool, err := storage.OpenStores(t.Context(), storage.Config{URL: with.URL,
+		Drivers: []storage.Driver{with.Driver}, Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pool.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var above atomic.Bool
+	var last atomic.Pointer[storage.Store]
+	c := serveOpen(t, func(ctx context.Context) (*storage.Store, func(), error) {
+		if above.CompareAndSwap(true, false) {
+			panic("above")
+		}
+		store, release, err := pool.Use(ctx, "default")
+		last.Store(store)
+		return store, release, err
+	}, etcd.ServerConfig{Logger: logger})
+	put(t, c, "k", "1")
+	kv, before := pb.NewKVClient(c.ActiveConnection()), last.Load()
+	for _, arm := range []*atomic.Bool{&above, &armed} {
+		arm.Store(true)
+		_, err := kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("k"), RangeEnd: []byte("l")})
+		if status.Code(err) != codes.Internal || arm.Load() {
+			t.Errorf("a call that panics: %v", err)
+		}
+		res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "k", clientv3.WithPrefix()))
+		if text(res.Kvs) != "k=1@2.2.1" {
+			t.Errorf("after a panic there is %s", text(res.Kvs))
+		}
+		if again := last.Load() == before; again != (arm == &above) {
+			t.Errorf("the same store is used: %t", again)
+		}
+	}
+}
+
 // TestDroppedStore: watches of a store that is dropped end, so that clients learn of it, and calls
 // are answered as if the store could not be opened. One that is created in its place is served to
 // the same clients, as another cluster.
 func TestDroppedStore(t *testing.T) {
 	d := dbtest.Open(t, dbtest.SQLite)
-	config := etcd.Config{URL: d.URL, Drivers: []etcd.Driver{d.Driver}, Store: "team-a",
+	config := etcd.ServerConfig{URL: d.URL, Drivers: []etcd.Driver{d.Driver}, Store: "team-a",
 		Logger: slog.New(slog.DiscardHandler)}
 	create := func() {
 		t.Helper()

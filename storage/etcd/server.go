@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
@@ -47,12 +49,13 @@ type ServerConfig struct {
 	// the calls that last: streams of watches, and those that keep leases alive. A kube-apiserver
 	// has one of each for every resource. Default 10,000, or 500 for each store if that is more.
 	MaxConnections, MaxStreams int64
-	// MaxCalls bounds the other calls in flight. Default 5,000.
+	// MaxCalls bounds the other calls in flight. Default 5,000, or one for each MiB of [Memory] if
+	// that is less.
 	MaxCalls int64
 	// MaxWatchers bounds the watches. Default 100,000.
 	MaxWatchers int64
-	// MaxAnswerBytes bounds the keys and values of the answers that are made and not sent yet.
-	// Default 2 GiB.
+	// MaxAnswerBytes bounds the answers that are made and not sent yet. Those that are being made
+	// count twice. Default 2 GiB, or a quarter of [Memory] if that is less.
 	MaxAnswerBytes int64
 
 	// MaxConcurrentStreams bounds the calls that a connection may have at a time. Default 10,000.
@@ -63,9 +66,22 @@ type ServerConfig struct {
 	// LeaderTimeout is how long the database may be away before watches end that require a leader.
 	// Default 10 s.
 	LeaderTimeout time.Duration
+	// SendTimeout is how long a client may take to read a response of a watch. Default 30 s.
+	SendTimeout time.Duration
+	// RequestTimeout is how long a request may take to come while others wait to come. Default 5 s.
+	RequestTimeout time.Duration
+	// Logger takes what nobody is left to be told. Default: that of [slog.Default].
+	Logger *slog.Logger
+
+	// Memory is what the process has. Default: [Memory].
+	Memory int64
 
 	// workers is how many goroutines a server keeps for calls.
 	workers uint32
+	// requestBytes bounds the requests that are being answered, and arrivals how many are received
+	// at a time. eventBytes bounds the responses of watches that are not sent yet, and pieces is
+	// how many streams of a store have a piece of the log at a time.
+	requestBytes, arrivals, eventBytes, pieces int64
 }
 
 // workers are the goroutines that a process keeps for calls, shared out between its servers. The
@@ -74,6 +90,18 @@ type ServerConfig struct {
 const workers = 256
 
 func (c ServerConfig) withDefaults(stores int) ServerConfig {
+	if c.Memory == 0 {
+		c.Memory = Memory()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = 5 * time.Second
+	}
+	if c.SendTimeout == 0 {
+		c.SendTimeout = 30 * time.Second
+	}
 	if c.Name == "" {
 		c.Name = "rowkeeper"
 	}
@@ -90,7 +118,7 @@ func (c ServerConfig) withDefaults(stores int) ServerConfig {
 		c.MaxConnections = max(10_000, 500*int64(stores))
 	}
 	if c.MaxCalls == 0 {
-		c.MaxCalls = 5_000
+		c.MaxCalls = max(min(5_000, c.Memory>>20), 64)
 	}
 	if c.MaxStreams == 0 {
 		c.MaxStreams = max(10_000, 500*int64(stores))
@@ -99,7 +127,7 @@ func (c ServerConfig) withDefaults(stores int) ServerConfig {
 		c.MaxWatchers = 100_000
 	}
 	if c.MaxAnswerBytes == 0 {
-		c.MaxAnswerBytes = 2 << 30
+		c.MaxAnswerBytes = min(2<<30, c.Memory/4)
 	}
 	if c.MaxConcurrentStreams == 0 {
 		c.MaxConcurrentStreams = 10_000
@@ -111,6 +139,10 @@ func (c ServerConfig) withDefaults(stores int) ServerConfig {
 		c.LeaderTimeout = 10 * time.Second
 	}
 	c.workers = uint32(workers / max(stores, 1))
+	c.requestBytes = min(1<<30, c.Memory/16)
+	c.arrivals = max(min(c.requestBytes/int64(decodedTimes*(c.MaxRequestBytes+overhead)), 256), 2)
+	c.eventBytes = min(1<<30, c.Memory/8)
+	c.pieces = max(min(c.eventBytes/contract.ReadBytes/int64(max(stores, 1)), 64), 1)
 	return c
 }
 
@@ -125,8 +157,9 @@ func Opened(store *Store) Opener {
 
 // Process has servers for several stores, whose clients share what the process may hold.
 type Process struct {
-	cfg                                            ServerConfig
-	connections, calls, streams, watchers, answers *total
+	cfg                                                              ServerConfig
+	connections, calls, streams, watchers, answers, requests, events *total
+	arrivals                                                         *total
 }
 
 // NewProcess makes a process of a number of servers.
@@ -134,7 +167,9 @@ func NewProcess(c ServerConfig, stores int) *Process {
 	c = c.withDefaults(stores)
 	return &Process{cfg: c, connections: newTotal(c.MaxConnections, stores),
 		calls: newTotal(c.MaxCalls, stores), streams: newTotal(c.MaxStreams, stores),
-		watchers: newTotal(c.MaxWatchers, stores), answers: newTotal(c.MaxAnswerBytes, stores)}
+		watchers: newTotal(c.MaxWatchers, stores), answers: newTotal(c.MaxAnswerBytes, stores),
+		requests: newTotal(c.requestBytes, stores), events: newTotal(c.eventBytes, stores),
+		arrivals: newTotal(c.arrivals, stores)}
 }
 
 // Server answers the calls of the clients of a store.
@@ -142,15 +177,22 @@ type Server struct {
 	open Opener
 	cfg  ServerConfig
 	last atomic.Pointer[identity]
-	// These count what there is now, answers bytes; see limits.go.
-	connections, calls, streams, watchers, answers bound
+	// These count what there is now, the last three bytes; see limits.go.
+	connections, calls, streams, watchers, answers, requests, events bound
+	arrivals                                                         arrivals
+	// pieces is taken by the streams that have a piece of the log.
+	pieces chan struct{}
 }
 
 // Server makes the server of a store. MemberList names the URLs.
 func (p *Process) Server(open Opener, clientURLs []string) *Server {
 	s := &Server{open: open, cfg: p.cfg, connections: bound{total: p.connections},
 		calls: bound{total: p.calls}, streams: bound{total: p.streams},
-		watchers: bound{total: p.watchers}, answers: bound{total: p.answers}}
+		watchers: bound{total: p.watchers}, answers: bound{total: p.answers},
+		requests: bound{total: p.requests}, events: bound{total: p.events},
+		arrivals: arrivals{slots: bound{total: p.arrivals}, patience: p.cfg.RequestTimeout,
+			now: map[*arrival]struct{}{}},
+		pieces: make(chan struct{}, p.cfg.pieces)}
 	s.cfg.ClientURLs = clientURLs
 	return s
 }
@@ -217,6 +259,7 @@ func (s *Server) Options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes + overhead),
 		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.StaticStreamWindowSize(firstWindow),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(s.cfg.MaxConcurrentStreams),
 		grpc.ConnectionTimeout(s.cfg.ConnectTimeout),
@@ -227,7 +270,7 @@ func (s *Server) Options() []grpc.ServerOption {
 		grpc.NumStreamWorkers(s.cfg.workers),
 		grpc.UnknownServiceHandler(unserved),
 		grpc.InTapHandle(s.admit),
-		grpc.ForceServerCodecV2(newCodec(&s.answers)),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), &s.answers, &s.events}),
 	}
 }
 
@@ -249,41 +292,60 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 
 // service makes a service whose calls are admitted, and answered by the store as it is open then.
 func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
-	d.Methods, d.Streams = slices.Clone(d.Methods), slices.Clone(d.Streams)
-	for i, m := range d.Methods {
-		d.Methods[i].Handler = func(_ any, ctx context.Context, request func(any) error,
-			interceptor grpc.UnaryServerInterceptor) (any, error) {
-			var answer any
-			err := s.answer(ctx, func(now *store) (err error) {
-				answer, err = m.Handler(now, ctx, request, interceptor)
-				return err
-			})
-			return answer, err
-		}
-	}
-	for i, m := range d.Streams {
-		d.Streams[i].Handler = func(_ any, stream grpc.ServerStream) error {
-			return s.answer(stream.Context(), func(now *store) error {
-				return m.Handler(now, stream)
+	streams := slices.Clone(d.Streams)
+	for i, m := range streams {
+		streams[i].Handler = func(_ any, stream grpc.ServerStream) error {
+			if m.ClientStreams {
+				return s.answer(stream, nil, func(now *store, _ *received) error {
+					return m.Handler(now, stream)
+				})
+			}
+			return s.answer(stream, &m.StreamName, func(now *store, r *received) error {
+				return m.Handler(now, &receivedStream{stream, r})
 			})
 		}
 	}
+	for _, m := range d.Methods {
+		streams = append(streams, grpc.StreamDesc{StreamName: m.MethodName,
+			Handler: func(_ any, stream grpc.ServerStream) error {
+				return s.answer(stream, &m.MethodName, func(now *store, r *received) error {
+					answer, err := m.Handler(now, stream.Context(), r.decode, nil)
+					if err != nil {
+						return err
+					}
+					return stream.SendMsg(answer)
+				})
+			}})
+	}
+	d.Methods, d.Streams = nil, streams
 	return &d
 }
 
-// answer answers a call that was admitted. One that its client has given up is not answered.
-func (s *Server) answer(ctx context.Context, by func(*store) error) error {
-	end, err := answering(ctx)
+// answer answers a call that was admitted. One that its client has given up is not answered. method
+// is nil if there is more than one request, and by receives them.
+func (s *Server) answer(stream grpc.ServerStream, method *string,
+	by func(*store, *received) error) (err error) {
+	ctx := stream.Context()
+	end, giveUp, err := answering(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
+	defer s.recovered(nil, &err)
+	var r *received
+	if method != nil {
+		var done func()
+		if r, done, err = s.receive(stream, *method, giveUp); err != nil {
+			return err
+		}
+		defer done()
+	}
 	now, release, err := s.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return by(now)
+	return now.guarded(func() error { return by(now, r) })
 }
 
 func (s *store) header(revision contract.Revision) *pb.ResponseHeader {

@@ -12,7 +12,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -21,7 +23,7 @@ import (
 // noWatch is the ID of responses that are of no watch, or of all of a stream.
 const noWatch = -1
 
-// pieceBytes is about how large a response of a watch is.
+// pieceBytes is about how large a response of a watch is. Events that are larger are sent alone.
 const pieceBytes = 1 << 20
 
 // watchRetry is how long a watch waits before it asks a database again that was away.
@@ -67,12 +69,17 @@ func (s *store) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchR
 		turn: make(chan struct{}, 1)}
 	md, _ := metadata.FromIncomingContext(ctx)
 	if slices.Contains(md.Get(rpctypes.MetadataRequireLeaderKey), rpctypes.MetadataHasLeader) {
-		ws.wg.Go(ws.mindLeader)
+		ws.begin(ws.mindLeader)
 	}
 	received := make(chan error, 1)
-	go func() { received <- ws.receive() }()
-	// What ends the stream ends its context, and with it Recv.
-	defer ws.wg.Wait()
+	go func() { received <- s.guarded(ws.receive) }()
+	// What ends the stream ends its context, and with it Recv. A slow client blocks Send until
+	// then.
+	defer func() {
+		if !errors.Is(context.Cause(ctx), errSlowReader) {
+			ws.wg.Wait()
+		}
+	}()
 	defer cancel(nil)
 	select {
 	case err := <-received:
@@ -94,6 +101,15 @@ func (s *store) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchR
 	default:
 		return failure(cause)
 	}
+}
+
+// begin runs f beside the others of the stream, and ends all of them if it panics.
+func (ws *watchStream) begin(f func()) {
+	ws.wg.Go(func() {
+		if err := ws.s.guarded(func() error { f(); return nil }); err != nil {
+			ws.cancel(err)
+		}
+	})
 }
 
 // mindLeader ends the stream when the database has been away for too long, as etcd does without a
@@ -145,6 +161,21 @@ func (ws *watchStream) receive() error {
 		}
 	}
 }
+
+// sendEvents sends a response whose events have about so many bytes, when there is room for it.
+func (ws *watchStream) sendEvents(r *pb.WatchResponse, bytes int) error {
+	if err := ws.s.events.wait(ws.ctx, int64(bytes)); err != nil {
+		return err
+	}
+	defer ws.s.events.add(-int64(bytes))
+	slow := time.AfterFunc(ws.s.cfg.SendTimeout, func() { ws.cancel(errSlowReader) })
+	defer slow.Stop()
+	return ws.send(r)
+}
+
+// errSlowReader lets clients watch again, from what they have seen.
+var errSlowReader = status.Error(codes.Unavailable,
+	"the client has not read the events of its watches in time: watch again")
 
 func (ws *watchStream) send(r *pb.WatchResponse) error {
 	ws.sending.Lock()
@@ -210,7 +241,7 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 	w.w = watcher
 	w.seen = max(w.seen, after) // the client has not asked for what is older
 	ws.mu.Unlock()
-	ws.wg.Go(func() { ws.follow(w) })
+	ws.begin(func() { ws.follow(w) })
 	return ws.answer()
 }
 
@@ -224,7 +255,7 @@ func (ws *watchStream) full() bool {
 // options say what to watch. An empty store is at revision 1, which has no event.
 func (ws *watchStream) options(b bounds, after contract.Revision, w *watch) mvcc.WatchOptions {
 	o := mvcc.WatchOptions{After: max(after, 1), AllPrev: w.prevKv, Progress: w.progress,
-		Turn: ws.turn}
+		Turn: ws.turn, Pieces: ws.s.pieces}
 	switch {
 	case b.single:
 		o.Key = b.start
@@ -293,6 +324,7 @@ func (ws *watchStream) compacted(w *watch) error {
 // follow sends what a watch sees, until it ends.
 func (ws *watchStream) follow(w *watch) {
 	defer ws.forget(w)
+	defer w.w.EndTurn()
 	for {
 		b, err := w.w.Next(ws.ctx)
 		switch {
@@ -345,8 +377,9 @@ func (ws *watchStream) tell(w *watch, b mvcc.Batch) error {
 			return nil
 		}
 		r := &pb.WatchResponse{Header: ws.s.header(seen), WatchId: w.id, Events: events}
+		bytes := size
 		events, size = nil, 0
-		return ws.send(r)
+		return ws.sendEvents(r, bytes)
 	}
 	for i, e := range b.Events {
 		if e.Deleted && w.withoutDelete || !e.Deleted && w.withoutPut {

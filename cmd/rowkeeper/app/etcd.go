@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -16,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -62,9 +64,10 @@ func newEtcdCommand() *cobra.Command {
 			"its own (--listen-store), or on the client URLs under a server name of its own " +
 			"(--store-server-name). With --trusted-ca-file, a certificate then opens a store " +
 			"only if its common name is the store's, or one of --store-client-name.\n\n" +
-			"What clients may have of connections, calls, streams, watches and answers is bounded " +
-			"for all stores together. Half of each bound is divided among the stores, and the " +
-			"other half is for those that need more.",
+			"What clients may have of connections, calls, streams, watches, requests and answers " +
+			"is bounded for all stores together. Half of each bound is divided among the stores, " +
+			"and the other half is for those that need more. The bounds fit into the memory that " +
+			"GOMEMLIMIT or the control group leaves.",
 		Example: "  rowkeeper etcd --database sqlite:///var/lib/rowkeeper/state.db \\\n    --listen-client-urls unix:///run/rowkeeper/etcd.sock",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -136,9 +139,10 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&c.config.MaxConnections, "max-connections", 0,
 		"How many connections clients may have. 0 means 10000, or 500 for each store if that is "+
 			"more.")
-	fs.Int64Var(&c.config.MaxCalls, "max-concurrent-calls", 5_000,
+	fs.Int64Var(&c.config.MaxCalls, "max-concurrent-calls", 0,
 		"How many calls clients may have in flight, besides watches and what keeps leases "+
-			"alive. Further ones are refused as Unavailable, and clients try again.")
+			"alive. Further ones are refused as Unavailable, and clients try again. 0 means 5000, or "+
+			"one for each MiB of memory if that is less.")
 	fs.Int64Var(&c.config.MaxStreams, "max-concurrent-watch-streams", 0,
 		"How many streams clients may have that watch or keep leases alive. 0 means 10000, or 500 "+
 			"for each store if that is more.")
@@ -146,9 +150,10 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"How many watches clients may have.")
 	fs.Int64Var(&c.config.MaxStreamWatchers, "max-watchers-per-stream", 10_000,
 		"How many watches may be on one stream.")
-	fs.Int64Var(&c.config.MaxAnswerBytes, "max-answer-bytes", 2<<30,
-		"How large the answers may be together that are not sent yet. Further reads are refused "+
-			"as Unavailable, and clients try again.")
+	fs.Int64Var(&c.config.MaxAnswerBytes, "max-answer-bytes", 0,
+		"How large the answers may be together that are not sent yet. Those that are being made "+
+			"count twice. Further reads are refused as Unavailable, and clients try again. 0 means "+
+			"2 GiB, or a quarter of the memory if that is less.")
 	fs.StringVar(&c.compactionMode, "auto-compaction-mode", "periodic",
 		"What --auto-compaction-retention means: periodic for a time, revision for a number of "+
 			"revisions.")
@@ -169,9 +174,10 @@ func (c *etcdCommand) validate() error {
 	reject(len(c.clientURLs)+len(c.listenStores) == 0,
 		"--listen-client-urls names nothing to listen on")
 	reject(min(int64(c.config.MaxRequestBytes), int64(c.config.MaxTxnOps),
-		int64(c.config.MaxConcurrentStreams), c.config.MaxCalls, c.config.MaxWatchers,
-		c.config.MaxStreamWatchers, c.config.MaxAnswerBytes) <= 0 ||
-		min(c.config.MaxConnections, c.config.MaxStreams) < 0,
+		int64(c.config.MaxConcurrentStreams), c.config.MaxWatchers,
+		c.config.MaxStreamWatchers) <= 0 ||
+		min(c.config.MaxConnections, c.config.MaxStreams, c.config.MaxCalls,
+			c.config.MaxAnswerBytes) < 0,
 		"the flags --max-* must be greater than 0")
 	errs = append(errs, c.planStores()...)
 	for _, d := range c.doors {
@@ -506,6 +512,7 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 		}
 	}()
 	collectSeldom()
+	keepWithinGroup()
 	pool, err := c.openStores(ctx)
 	if err != nil {
 		return err
@@ -515,6 +522,7 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	firsts := make(chan error, len(c.stores))
 	var opening sync.WaitGroup
+	c.config.Logger = slog.New(logr.ToSlogHandler(klog.Background()))
 	process := etcd.NewProcess(c.config, len(c.stores))
 	for _, s := range c.stores {
 		registry.MustRegister(pool.Collector(s.name))

@@ -203,7 +203,7 @@ type Tail struct {
 // ReadBytes bounds, in bytes, the values that one call of Page, Tail or Values returns: it returns
 // no more rows after the one with which its values reach the bound. Callers ask for fewer rows if
 // they know their size; the bound holds where they do not.
-const ReadBytes = 32 << 20
+const ReadBytes = 8 << 20
 
 // Prev says which previous values a read of the log brings along.
 type Prev int

@@ -215,12 +215,12 @@ func (s *pooledStore) volatile() bool {
 	return store != nil && store.mvcc.Volatile()
 }
 
-// dropped tells whether the store is known to have been dropped. Who still uses it gets errors, and
-// there may be another one of its name. The default store cannot be dropped: another one in its
-// place means another database, and the process is not to serve that unasked.
+// dropped tells whether the store is known to have been dropped, or is broken. Who still uses it
+// gets errors, and there may be another one of its name. The default store cannot be dropped:
+// another one in its place means another database, and the process is not to serve that unasked.
 func (s *pooledStore) dropped(name string) bool {
 	store := s.open()
-	if store == nil || name == contract.DefaultStore {
+	if store == nil || name == contract.DefaultStore && !store.mvcc.Broken() {
 		return false
 	}
 	select {

@@ -17,11 +17,12 @@ func (s *Store) sameStore(id contract.Identity) error {
 func (s *Store) gone(err error) error {
 	if s.hub.close(err) {
 		s.log.Error("all watches end", "err", err)
-		close(s.dropped)
+		s.droppedOnce.Do(func() { close(s.dropped) })
 	}
 	return err
 }
 
 // Dropped is closed when this process has learnt that the store was dropped. If it has not noticed
-// that before another one was created, it has learnt that another one is in its place.
+// that before another one was created, it has learnt that another one is in its place. It is closed
+// as well if the store is broken.
 func (s *Store) Dropped() <-chan struct{} { return s.dropped }

@@ -136,8 +136,10 @@ type Store struct {
 	excess atomic.Pointer[contract.Excess]
 	// replays is taken by the watchers that read the log.
 	replays chan struct{}
-	// dropped is closed when the store is known to have been dropped.
-	dropped chan struct{}
+	// dropped is closed when the store is known to have been dropped, or is broken.
+	dropped     chan struct{}
+	droppedOnce sync.Once
+	broken      atomic.Bool
 
 	// ctx ends when the store closes; everything in the background but the committer, which drains
 	// its queue first, ends with it.
@@ -294,6 +296,23 @@ func (s *Store) Close() error {
 	})
 	return s.closeErr
 }
+
+// Break closes the store after a call of it has panicked, which may hold locks. It does not wait
+// for the end of that, which may not come.
+func (s *Store) Break() {
+	if s.broken.Swap(true) {
+		return
+	}
+	s.droppedOnce.Do(func() { close(s.dropped) })
+	go func() {
+		if err := s.Close(); err != nil {
+			s.log.Warn("a store was not closed in order", "err", err)
+		}
+	}()
+}
+
+// Broken tells whether Break was called.
+func (s *Store) Broken() bool { return s.broken.Load() }
 
 // Limits returns the largest keys and values that can be stored.
 func (s *Store) Limits() contract.Limits { return s.limits }

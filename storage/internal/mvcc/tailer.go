@@ -290,20 +290,29 @@ func (t *tailer) doubt(ctx context.Context, p contract.Position, was string) err
 }
 
 // pieceSize bounds the bytes of a piece of the log that is read at a time, by the mean size of the
-// rows of the last one. It begins low.
-type pieceSize struct{ mean int }
+// rows of the last one. It begins low. Of watchers there are many, so their pieces are smaller.
+type pieceSize struct {
+	mean    int
+	watched bool
+}
 
 const (
-	pieceBytes = 8 << 20
-	firstPiece = 64
+	pieceBytes   = 8 << 20
+	firstPiece   = 64
+	watchedBytes = 2 << 20
+	firstWatched = 4
 )
 
 // rows is how many rows to read, at most.
 func (p pieceSize) rows(most int) int {
-	if p.mean == 0 {
-		return min(firstPiece, most)
+	first, bytes := firstPiece, pieceBytes
+	if p.watched {
+		first, bytes = firstWatched, watchedBytes
 	}
-	return max(min(pieceBytes/p.mean, most), min(2, most))
+	if p.mean == 0 {
+		return min(first, most)
+	}
+	return max(min(bytes/p.mean, most), min(2, most))
 }
 
 func (p *pieceSize) saw(rows []contract.Row) {

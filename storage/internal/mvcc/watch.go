@@ -27,6 +27,9 @@ type WatchOptions struct {
 	// is called again. So one of them at a time has a piece of the log, which nothing else bounds.
 	// It may be nil.
 	Turn chan struct{}
+	// Pieces is like Turn for watchers of several ways, of which as many as its capacity have a
+	// piece of the log. It is waited for after Turn.
+	Pieces chan struct{}
 }
 
 // Batch is what a watcher saw.
@@ -49,9 +52,9 @@ type Watcher struct {
 	after    contract.Revision
 	piece    pieceSize
 	wake     chan struct{} // capacity 1
-	turn     chan struct{}
-	// holds: the element in turn belongs to this watcher. Next uses it.
-	holds bool
+	turns    []chan struct{}
+	// held is how many of turns, from the first on, have an element of this watcher. Next uses it.
+	held int
 
 	// Protected by hub.mu:
 
@@ -70,7 +73,12 @@ type Watcher struct {
 // Watch begins a watch. Its errors are ErrCompacted, ErrClosed, ErrDropped and what a Backend says.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 	w := &Watcher{s: s, after: o.After, cursor: o.After, periodic: o.Progress,
-		wake: make(chan struct{}, 1), turn: o.Turn}
+		wake: make(chan struct{}, 1), piece: pieceSize{watched: true}}
+	for _, turn := range []chan struct{}{o.Turn, o.Pieces} {
+		if turn != nil {
+			w.turns = append(w.turns, turn)
+		}
+	}
 	switch {
 	case o.After <= 0:
 		return nil, fmt.Errorf("a watch begins after a revision > 0, not %d", o.After)
@@ -104,8 +112,11 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 	return w, nil
 }
 
-// maxBatch bounds what a watcher holds of the ring.
-const maxBatch = 1_000
+// maxBatch and maxBatchBytes bound what a watcher holds of the ring.
+const (
+	maxBatch      = 1_000
+	maxBatchBytes = 1 << 20
+)
 
 // Next returns the next events, or the progress that was requested. It blocks until there are any,
 // ctx ends, or the watch ended: ErrCompacted when compaction passed its cursor or the history
@@ -113,7 +124,7 @@ const maxBatch = 1_000
 func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 	h := w.s.hub
 	for {
-		w.endTurn()
+		w.EndTurn()
 		h.mu.Lock()
 		switch {
 		case w.err != nil:
@@ -125,19 +136,14 @@ func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 		case !w.attached:
 			cursor := w.cursor
 			h.mu.Unlock()
-			if w.turn != nil {
-				select {
-				case w.turn <- struct{}{}:
-					w.holds = true
-				case <-w.wake: // it may have ended
-					continue
-				case <-ctx.Done():
-					return Batch{}, ctx.Err()
-				}
+			if ok, err := w.takeTurn(ctx); err != nil {
+				return Batch{}, err
+			} else if !ok {
+				continue
 			}
 			b, err := w.replay(ctx, cursor)
 			if err != nil {
-				w.endTurn()
+				w.EndTurn()
 			}
 			if err != nil || len(b.Events) > 0 {
 				return b, err
@@ -153,9 +159,8 @@ func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 			// Events that were replayed from the log may come to the ring only now.
 			piece, to := h.sinceLocked(max(w.first, w.cursor+1)), h.delivered.Revision
 			w.first = 0
-			if len(piece) > maxBatch {
-				w.first, to, piece = piece[maxBatch].Revision, piece[maxBatch-1].Revision,
-					piece[:maxBatch]
+			if n := batchOf(piece); n < len(piece) {
+				w.first, to, piece = piece[n].Revision, piece[n-1].Revision, piece[:n]
 			}
 			b := w.advanceLocked(to)
 			h.mu.Unlock()
@@ -179,11 +184,40 @@ func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 	}
 }
 
-func (w *Watcher) endTurn() {
-	if w.holds {
-		w.holds = false
-		<-w.turn
+// takeTurn waits until the watcher may read the log. It returns false if the watcher may have ended
+// meanwhile.
+func (w *Watcher) takeTurn(ctx context.Context) (ok bool, err error) {
+	for _, turn := range w.turns {
+		select {
+		case turn <- struct{}{}:
+			w.held++
+		case <-w.wake:
+			return false, nil
+		case <-ctx.Done():
+			w.EndTurn()
+			return false, ctx.Err()
+		}
 	}
+	return true, nil
+}
+
+// EndTurn gives back what Next has taken of the turns, for a caller that does not call it again.
+func (w *Watcher) EndTurn() {
+	for ; w.held > 0; w.held-- {
+		<-w.turns[w.held-1]
+	}
+}
+
+// batchOf is how many of the events a watcher takes of the ring at a time: what it holds stays in
+// memory, also when the ring has let go of it. The hub is locked.
+func batchOf(piece []*Event) int {
+	bytes := 0
+	for i, e := range piece {
+		if bytes += e.bytes; i == maxBatch || i > 0 && bytes > maxBatchBytes {
+			return i
+		}
+	}
+	return len(piece)
 }
 
 // advanceLocked moves the cursor, and answers a request for progress if it was reached.
