@@ -54,7 +54,7 @@ func call[Req any, P interface {
 // FuzzRequests: whatever a client sends, the server does not panic, and its errors are of a kind
 // that clients know.
 func FuzzRequests(f *testing.F) {
-	store, err := etcd.Open(f.Context(), etcd.ServerConfig{URL: "memdb:",
+	store, err := etcd.Open(f.Context(), etcd.Config{URL: "memdb:",
 		Drivers: []etcd.Driver{memdb.New("fuzz", time.Now)}, Migrate: true,
 		Compaction: etcd.CompactionPolicy{Window: -1}})
 	if err != nil {

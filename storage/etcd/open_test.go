@@ -23,7 +23,7 @@ func TestOpenForEachCall(t *testing.T) {
 	stores := make([]*etcd.Store, 2)
 	for i := range stores {
 		d := dbtest.Open(t, dbtest.SQLite)
-		store, err := etcd.Open(t.Context(), etcd.ServerConfig{URL: d.URL,
+		store, err := etcd.Open(t.Context(), etcd.Config{URL: d.URL,
 			Drivers: []etcd.Driver{d.Driver}, Migrate: true,
 			Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -142,7 +142,7 @@ func TestPanic(t *testing.T) {
 // the same clients, as another cluster.
 func TestDroppedStore(t *testing.T) {
 	d := dbtest.Open(t, dbtest.SQLite)
-	config := etcd.ServerConfig{URL: d.URL, Drivers: []etcd.Driver{d.Driver}, Store: "team-a",
+	config := etcd.Config{URL: d.URL, Drivers: []etcd.Driver{d.Driver}, Store: "team-a",
 		Logger: slog.New(slog.DiscardHandler)}
 	create := func() {
 		t.Helper()

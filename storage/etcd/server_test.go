@@ -46,7 +46,7 @@ func serve(t *testing.T, d dbtest.DB) *clientv3.Client {
 
 func serveBy(t *testing.T, d dbtest.DB, cfg etcd.ServerConfig) *clientv3.Client {
 	t.Helper()
-	store, err := etcd.Open(t.Context(), etcd.ServerConfig{URL: d.URL,
+	store, err := etcd.Open(t.Context(), etcd.Config{URL: d.URL,
 		Drivers: []etcd.Driver{d.Driver}, Migrate: true,
 		Logger:     slog.New(slog.DiscardHandler),
 		Compaction: etcd.CompactionPolicy{Window: -1}})
@@ -350,7 +350,7 @@ func TestReservedRange(t *testing.T) {
 	d := dbtest.Open(t, dbtest.SQLite)
 	c := serve(t, d)
 	put(t, c, "a", "v")
-	store, err := etcd.Open(t.Context(), etcd.ServerConfig{URL: d.URL,
+	store, err := etcd.Open(t.Context(), etcd.Config{URL: d.URL,
 		Drivers: []etcd.Driver{d.Driver}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

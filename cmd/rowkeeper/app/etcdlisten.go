@@ -2,6 +2,7 @@ package app
 
 import (
 	"bufio"
+	"container/list"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -128,26 +129,49 @@ func (d *door) open() bool {
 type splitter struct {
 	l    net.Listener
 	door *door
-	// wait is prefaceWait, but in tests.
-	wait    time.Duration
-	closed  chan struct{}
-	waiting chan struct{}
+	// wait is prefaceWait, and most is maxWaiting, but in tests.
+	wait   time.Duration
+	most   int
+	closed chan struct{}
+
+	mu sync.Mutex
+	// waiting are the connections that have not said what they are, the oldest first.
+	waiting list.List
 }
 
 const (
 	// preface is what an HTTP/2 connection begins with, as all of gRPC do.
 	preface = "PRI"
 	// prefaceWait is how long a client may take for that, with the handshake of TLS.
-	prefaceWait = 10 * time.Second
+	prefaceWait = 3 * time.Second
 	// acceptPause is the time until it is tried again to accept connections.
 	acceptPause = 100 * time.Millisecond
-	// maxWaiting bounds the connections that have not said what they are.
+	// maxWaiting bounds the connections that have not said what they are. The oldest one is closed
+	// when another one comes, since a client that means it has said so by then: who only connects
+	// keeps nobody out.
 	maxWaiting = 1_000
 )
 
 func newSplitter(l net.Listener, d *door) *splitter {
-	return &splitter{l: l, door: d, wait: prefaceWait, closed: make(chan struct{}),
-		waiting: make(chan struct{}, maxWaiting)}
+	return &splitter{l: l, door: d, wait: prefaceWait, most: maxWaiting,
+		closed: make(chan struct{})}
+}
+
+// await notes a connection that has not said what it is, and closes the oldest one if there are too
+// many. What it returns is called when it is over.
+func (s *splitter) await(conn net.Conn) (over func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting.Len() >= s.most {
+		// Not by Close, which waits for a handshake of TLS that is under way.
+		_ = s.waiting.Remove(s.waiting.Front()).(net.Conn).SetDeadline(time.Unix(1, 0))
+	}
+	e := s.waiting.PushBack(conn)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.waiting.Remove(e) // which does nothing if it was removed
+	}
 }
 
 // run accepts connections until the listener is closed.
@@ -167,20 +191,17 @@ func (s *splitter) run() {
 			<-time.After(acceptPause)
 			continue
 		}
-		select {
-		case s.waiting <- struct{}{}:
-		default:
-			conn.Close()
-			continue
-		}
+		// Before the time that it has begins, so nothing that comes later makes it longer.
+		_ = conn.SetDeadline(time.Now().Add(s.wait)) // a closed one cannot be read
+		over := s.await(conn)
 		wg.Go(func() {
-			s.route(conn)
-			<-s.waiting
+			defer over()
+			s.route(conn, over)
 		})
 	}
 }
 
-func (s *splitter) route(conn net.Conn) {
+func (s *splitter) route(conn net.Conn, over func()) {
 	stop := make(chan struct{})
 	defer close(stop)
 	go func() {
@@ -190,15 +211,15 @@ func (s *splitter) route(conn net.Conn) {
 		case <-stop:
 		}
 	}()
-	// The handshake writes, too, and a client may read nothing.
-	_ = conn.SetDeadline(time.Now().Add(s.wait)) // a closed one cannot be read
+	// The handshake writes, too, and a client may read nothing: the deadline is for both.
 	begun := &begunConn{Conn: conn, r: bufio.NewReaderSize(conn, 1<<12)}
 	first, err := begun.r.Peek(len(preface))
 	if err != nil {
 		conn.Close()
 		return
 	}
-	_ = conn.SetDeadline(time.Time{})
+	over()
+	_ = conn.SetDeadline(time.Time{}) // one that was just dropped as the oldest is kept
 	serverName := ""
 	if t, ok := conn.(*tls.Conn); ok {
 		serverName = t.ConnectionState().ServerName

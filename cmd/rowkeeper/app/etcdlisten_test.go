@@ -61,7 +61,7 @@ func openDoor(t *testing.T, secured bool, wait time.Duration, most int) *doorway
 		server: etcd.New(nil, etcd.ServerConfig{})}
 	pages := newHTTPServer(http.NotFoundHandler())
 	s := newSplitter(l, &door{store: store})
-	s.wait, s.waiting = wait, make(chan struct{}, most)
+	s.wait, s.most = wait, most
 	var running sync.WaitGroup
 	running.Go(func() { _ = pages.Serve(store.pages) }) // ends when it is closed
 	running.Go(s.run)
@@ -69,8 +69,8 @@ func openDoor(t *testing.T, secured bool, wait time.Duration, most int) *doorway
 		l.Close()
 		pages.Close()
 		running.Wait()
-		if len(s.waiting) > 0 {
-			t.Errorf("%d connections are still waited for", len(s.waiting))
+		if n := s.waiting.Len(); n > 0 {
+			t.Errorf("%d connections are still waited for", n)
 		}
 	})
 	return d
@@ -151,18 +151,22 @@ func TestSilentConnections(t *testing.T) {
 	})
 }
 
-// TestManySilentConnections: of clients that do not say what they want, only so many are waited
-// for. When one of them leaves, the next one is served.
+// TestManySilentConnections: clients that do not say what they want keep nobody out. Of these, only
+// so many are waited for, and the oldest one gives way.
 func TestManySilentConnections(t *testing.T) {
 	const most = 3
-	d := openDoor(t, false, time.Hour, most)
-	var waiting []net.Conn
-	for range most {
-		waiting = append(waiting, d.connect(""))
+	for name, secured := range map[string]bool{"plain": false, "tls": true} {
+		t.Run(name, func(t *testing.T) {
+			d := openDoor(t, secured, time.Hour, most)
+			var silent []net.Conn
+			for range 3 * most {
+				silent = append(silent, d.connect(""))
+			}
+			for _, c := range silent[:2*most] {
+				d.ends(c)
+			}
+			d.serves()
+			d.ends(silent[2*most]) // in place of which a client was served
+		})
 	}
-	for range most {
-		d.ends(d.connect(""))
-	}
-	waiting[0].Close()
-	d.serves()
 }
