@@ -601,8 +601,35 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 }
 
 // cacheBytes is how much of what was read or written lately the stores keep in memory, all
-// together.
-const cacheBytes = 32 << 20
+// together. eventBytes is how much of events they keep, and of writes that wait, but each keeps
+// leastEventBytes. They are less if the process has little memory.
+const (
+	cacheBytes      = 32 << 20
+	eventBytes      = 64 << 20
+	leastEventBytes = 256 << 10
+)
+
+// eventBytesOf is how much of events each store keeps.
+func eventBytesOf(memory int64, stores int) int {
+	return max(int(min(eventBytes, memory/16))/stores, leastEventBytes)
+}
+
+// pageCacheMiB is SQLite's page cache if the URL does not say how large it is.
+const pageCacheMiB = 64
+
+// withPageCache divides that cache among the stores: in SQLite each is a file with a cache of its
+// own.
+func withPageCache(database string, stores int) string {
+	u, err := url.Parse(database)
+	if err != nil || u.Scheme != "sqlite" || stores < 2 || u.Query().Has("cache_size") {
+		return database
+	}
+	separator := "?"
+	if strings.Contains(database, separator) {
+		separator = "&"
+	}
+	return fmt.Sprintf("%s%scache_size=%dMiB", database, separator, max(pageCacheMiB/stores, 1))
+}
 
 // openStores connects to the database.
 func (c *etcdCommand) openStores(ctx context.Context) (*etcd.StorePool, error) {
@@ -614,6 +641,8 @@ func (c *etcdCommand) openStores(ctx context.Context) (*etcd.StorePool, error) {
 		return nil, err
 	}
 	config.CacheBytes = cacheBytes / len(c.stores)
+	config.EventBytes = eventBytesOf(etcd.Memory(), len(c.stores))
+	config.URL = withPageCache(config.URL, len(c.stores))
 	return etcd.OpenStores(ctx, config.Database())
 }
 

@@ -109,6 +109,37 @@ func TestEtcd(t *testing.T) {
 	}
 }
 
+// TestShares: what stores keep in memory is divided among them, and follows from the memory that
+// there is.
+func TestShares(t *testing.T) {
+	for _, test := range []struct {
+		memory int64
+		stores int
+		want   int
+	}{{1 << 40, 1, 64 << 20}, {1 << 30, 1, 64 << 20}, {256 << 20, 1, 16 << 20},
+		{1 << 40, 6, 64 << 20 / 6}, {1 << 40, 5_000, 256 << 10}} {
+		if got := eventBytesOf(test.memory, test.stores); got != test.want {
+			t.Errorf("%d stores in %d bytes keep %d of events each, want %d", test.stores,
+				test.memory, got, test.want)
+		}
+	}
+	for database, want := range map[string]string{
+		"sqlite:///a/state.db":                "sqlite:///a/state.db?cache_size=10MiB",
+		"sqlite:state.db?synchronous=OFF":     "sqlite:state.db?synchronous=OFF&cache_size=10MiB",
+		"sqlite:state.db?cache_size=1MiB":     "sqlite:state.db?cache_size=1MiB",
+		"postgres://user@host/database?x=y":   "postgres://user@host/database?x=y",
+		"memory:":                             "memory:",
+		"mysql://user:%zz@host:3306/database": "mysql://user:%zz@host:3306/database",
+	} {
+		if got := withPageCache(database, 6); got != want {
+			t.Errorf("%s becomes %s, want %s", database, got, want)
+		}
+		if got := withPageCache(database, 1); got != database {
+			t.Errorf("%s becomes %s for one store", database, got)
+		}
+	}
+}
+
 // TestEtcdFlags: what would be unsafe or means nothing is refused before the database is opened.
 func TestEtcdFlags(t *testing.T) {
 	for flags, want := range map[string]string{

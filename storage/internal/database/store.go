@@ -52,6 +52,9 @@ type Config struct {
 	// CacheBytes bounds the keys and values that each store keeps in memory to answer reads that no
 	// watch cache answers, as those by etcd's API. Default: none are kept.
 	CacheBytes int
+	// EventBytes bounds the events that each store keeps in memory for watches, and as many bytes
+	// of writes that wait to be committed. Default 64 MiB.
+	EventBytes int
 	// Clock replaces the clock of a database that has none of its own (SQLite), in tests. It
 	// decides when objects with a time to live expire.
 	Clock func() time.Time
@@ -169,6 +172,8 @@ func (c Config) open(ctx context.Context, db contract.Database) (*Store, error) 
 		Scheduler:  c.scheduler,
 		Polls:      c.polls,
 		CacheBytes: c.CacheBytes,
+		Ring:       mvcc.RingLimits{Bytes: c.EventBytes},
+		QueueBytes: c.EventBytes,
 		Compaction: mvcc.CompactionPolicy{
 			Window:   c.Compaction.Window,
 			Keep:     contract.Revision(c.Compaction.Keep),
