@@ -27,7 +27,9 @@
 //   - LeaseGrant, LeaseKeepAlive, LeaseRevoke, LeaseTimeToLive and LeaseLeases. A lease is a row of
 //     the database, and lasts by the database's clock. So every server of the database knows it,
 //     and it outlives them. Elections and locks of etcd's client work across servers.
-//   - Compact, Status, MemberList (this server), and Alarm (there is none).
+//   - Compact, Status, MemberList (this server), Defragment (there is nothing to do), and Alarm
+//     (there is none). Authenticate and AuthStatus say that there are no users, so clients that
+//     have one go on without it. gRPC's own service Health answers probes.
 //
 // Of the header, the cluster is the store, the member this server, and the term the epoch of the
 // store's history.
@@ -54,6 +56,6 @@
 //
 // What clients make a server hold is bounded; limits.go says how. What is beyond is Unavailable.
 //
-// Users, changes of members, snapshots, defragmentation, checksums, moves of the leader and
-// downgrades are Unimplemented, and the error says what to do instead.
+// Users, changes of members, snapshots, checksums, moves of the leader and downgrades are
+// Unimplemented, and the error says what to do instead.
 package etcd

@@ -42,14 +42,18 @@ func (s *store) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusResp
 func (s *store) Snapshot(*pb.SnapshotRequest,
 	grpc.ServerStreamingServer[pb.SnapshotResponse]) error {
 	return status.Error(codes.Unimplemented,
-		"a snapshot of etcd's files cannot be had here: use \"rowkeeper backup\"")
+		"a snapshot cannot be had from a server here: \"rowkeeper etcd export\" writes one")
 }
 
-// Defragment implements etcd's Maintenance.
-func (s *store) Defragment(context.Context,
-	*pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
-	return nil, status.Error(codes.Unimplemented,
-		"the database gives back its space by itself: see its own tools")
+// Defragment implements etcd's Maintenance. There is nothing to do: the database uses again what was
+// freed.
+func (s *store) Defragment(ctx context.Context,
+	_ *pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
+	head, err := s.s.Head(ctx)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &pb.DefragmentResponse{Header: s.header(head)}, nil
 }
 
 // errHash refuses checksums: two servers of one database read the same rows.

@@ -26,6 +26,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
+// MaxRequestBytes is the greatest [Config.MaxRequestBytes]: no value is larger here.
+const MaxRequestBytes = contract.MaxValueBytes
+
 // Version is the version of etcd whose API this is.
 const Version = "3.7.3"
 
@@ -35,7 +38,7 @@ type ServerConfig struct {
 	Name string
 	// ClientURLs are those that MemberList names.
 	ClientURLs []string
-	// MaxRequestBytes bounds a request. Default 1.5 MiB.
+	// MaxRequestBytes bounds a request. Default and at most 1.5 MiB.
 	MaxRequestBytes int
 	// MaxTxnOps bounds the operations of a transaction. Default 128.
 	MaxTxnOps int
@@ -210,6 +213,7 @@ type store struct {
 	pb.UnimplementedLeaseServer
 	pb.UnimplementedMaintenanceServer
 	pb.UnimplementedClusterServer
+	pb.UnimplementedAuthServer
 
 	*Server
 	*identity
@@ -285,7 +289,9 @@ func unserved(any, grpc.ServerStream) error {
 // Register registers the services.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	for _, d := range []grpc.ServiceDesc{pb.KV_ServiceDesc, pb.Watch_ServiceDesc,
-		pb.Lease_ServiceDesc, pb.Maintenance_ServiceDesc, pb.Cluster_ServiceDesc} {
+		pb.Lease_ServiceDesc, pb.Maintenance_ServiceDesc, pb.Cluster_ServiceDesc,
+		only(pb.Auth_ServiceDesc, "Authenticate", "AuthStatus"),
+		healthService()} {
 		r.RegisterService(s.service(d), nil)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
@@ -920,9 +921,33 @@ func TestStatus(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		_, err := pb.NewAuthClient(c.ActiveConnection()).AuthStatus(t.Context(),
-			&pb.AuthStatusRequest{})
+		must[*clientv3.DefragmentResponse](t)(c.Defragment(t.Context(), c.Endpoints()[0]))
+		auth := must[*clientv3.AuthStatusResponse](t)(c.AuthStatus(t.Context()))
+		if auth.Enabled || auth.Header.Revision != 1 {
+			t.Errorf("%v", auth)
+		}
+		_, err := c.UserAdd(t.Context(), "user", "password")
 		refused(err, "certificates")
+		snapshot := must[pb.Maintenance_SnapshotClient](t)(pb.NewMaintenanceClient(
+			c.ActiveConnection()).Snapshot(t.Context(), &pb.SnapshotRequest{}))
+		_, err = snapshot.Recv()
+		refused(err, "rowkeeper etcd export")
+		health := healthpb.NewHealthClient(c.ActiveConnection())
+		if res := must[*healthpb.HealthCheckResponse](t)(health.Check(t.Context(),
+			&healthpb.HealthCheckRequest{})); res.Status != healthpb.HealthCheckResponse_SERVING {
+			t.Errorf("%v", res)
+		}
+		_, err = health.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})
+		if status.Code(err) != codes.NotFound {
+			t.Error(err)
+		}
+		user, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints(), Username: "user",
+			Password: "password", Context: context.WithoutCancel(t.Context()), Logger: zap.NewNop()})
+		if err != nil {
+			t.Fatalf("a client with a user: %v", err)
+		}
+		defer user.Close()
+		must[*clientv3.GetResponse](t)(user.Get(t.Context(), "k"))
 		_, err = c.MemberAdd(t.Context(), []string{"http://localhost:2380"})
 		refused(err, "rowkeeper etcd")
 		_, err = c.MoveLeader(t.Context(), 1)

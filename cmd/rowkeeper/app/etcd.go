@@ -131,7 +131,7 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"Listen by TLS without --trusted-ca-file on other addresses than those of this machine, "+
 			"too. Whoever reaches such an address can read and change everything.")
 	fs.IntVar(&c.config.MaxRequestBytes, "max-request-bytes", 3<<19,
-		"The greatest size of a request.")
+		"The greatest size of a request. It cannot be greater than the default.")
 	fs.IntVar(&c.config.MaxTxnOps, "max-txn-ops", 128,
 		"The greatest number of operations of a transaction.")
 	fs.Uint32Var(&c.config.MaxConcurrentStreams, "max-concurrent-streams", 10_000,
@@ -179,6 +179,8 @@ func (c *etcdCommand) validate() error {
 		min(c.config.MaxConnections, c.config.MaxStreams, c.config.MaxCalls,
 			c.config.MaxAnswerBytes) < 0,
 		"the flags --max-* must be greater than 0")
+	reject(c.config.MaxRequestBytes > etcd.MaxRequestBytes, "--max-request-bytes is at most %d: no "+
+		"value is larger here", etcd.MaxRequestBytes)
 	errs = append(errs, c.planStores()...)
 	for _, d := range c.doors {
 		e, err := c.endpoint(d.url, d.store.tls)

@@ -152,6 +152,7 @@ func TestEtcdFlags(t *testing.T) {
 		"--auto-compaction-retention=soon":                               "is no time",
 		"--auto-compaction-mode=revision --auto-compaction-retention=5m": "fits it",
 		"--max-txn-ops=0":                                                "greater than 0",
+		"--max-request-bytes=1572865":                                    "at most 1572864",
 		"--listen-store=a":                                               "of the form NAME=VALUE",
 		"--listen-store=A=http://127.0.0.1:1":                            "no store can have the name",
 		"--listen-store=a=http://0.0.0.0:1":                              "without TLS",
