@@ -186,6 +186,49 @@ func TestLaterPagesAreReadAhead(t *testing.T) {
 	}
 }
 
+// TestDeleteInGroups: a range is deleted by few commits, in the order of its keys.
+func TestDeleteInGroups(t *testing.T) {
+	var commits atomic.Int64
+	with, without := inMemory(t, func(_ context.Context, method string) error {
+		if method == "Commit" {
+			commits.Add(1)
+		}
+		return nil
+	})
+	c, other := serve(t, with), serve(t, without)
+	const keys = 2_500
+	for _, prev := range []bool{false, true} {
+		var wg sync.WaitGroup
+		for worker := range 50 {
+			wg.Go(func() {
+				for i := worker; i < keys; i += 50 {
+					if _, err := other.Put(t.Context(), fmt.Sprintf("k%04d", i), "v"); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		put(t, other, "l", "stays")
+		o := []clientv3.OpOption{clientv3.WithPrefix()}
+		if prev {
+			o = append(o, clientv3.WithPrevKV())
+		}
+		before := commits.Load()
+		res := must[*clientv3.DeleteResponse](t)(c.Delete(t.Context(), "k", o...))
+		if n := commits.Load() - before; res.Deleted != keys || n > keys/10 {
+			t.Errorf("%d keys were deleted by %d commits", res.Deleted, n)
+		}
+		if prev && (len(res.PrevKvs) != keys || string(res.PrevKvs[7].Key) != "k0007") {
+			t.Errorf("%d previous values, and not in order", len(res.PrevKvs))
+		}
+		left := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "k", clientv3.WithRange("m")))
+		if left.Count != 1 {
+			t.Errorf("%d keys are left", left.Count)
+		}
+	}
+}
+
 // TestRevokeLeavesKeys: who revokes a lease is not told that it is done while keys of it are left.
 func TestRevokeLeavesKeys(t *testing.T) {
 	var full atomic.Bool

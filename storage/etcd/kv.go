@@ -407,8 +407,8 @@ func (s *store) put(r *pb.PutRequest,
 	return m, nil
 }
 
-// DeleteRange implements etcd's KV. The keys of a range are deleted one after the other, unless one
-// of them is reserved.
+// DeleteRange implements etcd's KV. The keys of a range are deleted in their order, many in one
+// commit, unless one of them is reserved.
 func (s *store) DeleteRange(ctx context.Context,
 	r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
 	if len(r.Key) == 0 {
@@ -437,18 +437,27 @@ func (s *store) DeleteRange(ctx context.Context,
 	if slices.ContainsFunc(keys, reserved) {
 		return nil, errReserved
 	}
-	for _, key := range keys {
-		was, revision, err := s.remove(ctx, key, r.PrevKv, own)
-		if err != nil {
-			return nil, failure(err)
-		}
-		if revision > 0 {
+	deleted := func(was *mvcc.KeyValue, revision contract.Revision, err error) error {
+		if revision > 0 && err == nil {
 			res.Deleted++
 			res.Header = s.header(revision)
+			if r.PrevKv && was != nil {
+				res.PrevKvs = append(res.PrevKvs, keyValue(was))
+			}
 		}
-		if r.PrevKv && was != nil {
-			res.PrevKvs = append(res.PrevKvs, keyValue(was))
+		return err
+	}
+	var err error
+	for len(keys) > 1 && err == nil {
+		keys, err = s.removeSome(ctx, keys, r.PrevKv, own, deleted)
+	}
+	for _, key := range keys {
+		if err == nil {
+			err = deleted(s.remove(ctx, key, r.PrevKv, own))
 		}
+	}
+	if err != nil {
+		return nil, failure(err)
 	}
 	if res.Header == nil {
 		head, err := s.s.Head(ctx)
@@ -458,6 +467,56 @@ func (s *store) DeleteRange(ctx context.Context,
 		res.Header = s.header(head)
 	}
 	return res, nil
+}
+
+// removedAtOnce is how many keys of a range are deleted at a time.
+const removedAtOnce = 1_000
+
+// removeSome deletes the first of the keys, as many as a read brings the values of, which a commit
+// counts. It returns the others. deleted is told of each key that was there.
+func (s *store) removeSome(ctx context.Context, keys []contract.Key, read bool, own *bill,
+	deleted func(*mvcc.KeyValue, contract.Revision, error) error) (left []contract.Key, err error) {
+	some, era := keys[:min(len(keys), removedAtOnce)], s.s.Era()
+	p, err := s.s.Range(ctx, mvcc.RangeOptions{Start: some[0], End: some[len(some)-1] + "\x00",
+		Limit: removedAtOnce})
+	if err == nil {
+		err = own.add(p.KVs...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !read {
+		defer own.pay()
+	}
+	if p.More { // there are others behind what was read
+		n, found := slices.BinarySearch(some, p.KVs[len(p.KVs)-1].Key)
+		if found {
+			n++
+		}
+		some = some[:n]
+	}
+	var ms []contract.Mutation
+	var kvs []*mvcc.KeyValue
+	for i := range p.KVs {
+		kv := &p.KVs[i]
+		if _, asked := slices.BinarySearch(some, kv.Key); asked {
+			kvs = append(kvs, kv)
+			ms = append(ms, contract.Mutation{Key: kv.Key, Expect: kv.Revision, Era: era, Delete: true,
+				HasPrev: true, PrevValue: kv.Value, PrevLease: kv.Lease})
+		}
+	}
+	outcomes, errs := s.s.ApplyAll(ctx, ms)
+	for i, err := range errs {
+		if conflict(err) { // somebody has written it meanwhile
+			err = deleted(s.remove(ctx, kvs[i].Key, read, own))
+		} else {
+			err = deleted(kvs[i], outcomes[i].Revision, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return keys[len(some):], nil
 }
 
 // remove deletes a key. The revision is 0 if it did not exist.

@@ -29,6 +29,27 @@ func (s *Store) Apply(ctx context.Context, m contract.Mutation) (contract.Outcom
 	if err != nil {
 		return contract.Outcome{}, err
 	}
+	return s.answered(ctx, w)
+}
+
+// ApplyAll is Apply for several mutations of different keys, which share commits. It returns what
+// came of each.
+func (s *Store) ApplyAll(ctx context.Context, ms []contract.Mutation) (outcomes []contract.Outcome, errs []error) {
+	outcomes, errs = make([]contract.Outcome, len(ms)), make([]error, len(ms))
+	writes := make([]*write, len(ms))
+	for i, m := range ms {
+		writes[i], errs[i] = s.enqueue(ctx, m)
+	}
+	for i, w := range writes {
+		if errs[i] == nil {
+			outcomes[i], errs[i] = s.answered(ctx, w)
+		}
+	}
+	return outcomes, errs
+}
+
+// answered waits until a queued write is done.
+func (s *Store) answered(ctx context.Context, w *write) (contract.Outcome, error) {
 	select {
 	case <-w.done:
 		return w.outcome, w.err
