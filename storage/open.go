@@ -55,6 +55,9 @@ type Config struct {
 	// CacheBytes bounds the keys and values that each store keeps in memory to answer reads that no
 	// watch cache answers. Default: none are kept.
 	CacheBytes int
+	// EventBytes bounds the events that each store keeps in memory for watches, and as many bytes
+	// of writes that wait. Default 64 MiB.
+	EventBytes int
 	// Clock replaces the clock of a database that has none of its own (SQLite), in tests. It
 	// decides when objects with a time to live expire.
 	Clock func() time.Time
@@ -71,7 +74,7 @@ func (c Config) Database() database.Config {
 	}
 	return database.Config{URL: c.URL, Drivers: c.Drivers, Store: c.Store, Migrate: c.Migrate,
 		Logger: c.Logger, Timeout: c.Timeout, Compaction: c.Compaction, CacheBytes: c.CacheBytes,
-		Clock: c.Clock, RefuseLost: c.RefuseLost}
+		EventBytes: c.EventBytes, Clock: c.Clock, RefuseLost: c.RefuseLost}
 }
 
 // Store is an open store of a database: its one committer, and the one reader of its history.

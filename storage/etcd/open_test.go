@@ -99,8 +99,8 @@ func TestPanic(t *testing.T) {
 		return nil
 	})
 	logger := slog.New(slog.DiscardHandler)
-	pool, err := storage.OpenStores(t.Context(), storage.Config{URL: with.URL,
-		Drivers: []storage.Driver{with.Driver}, Logger: logger})
+	pool, err := etcd.OpenStores(t.Context(), etcd.Config{URL: with.URL,
+		Drivers: []etcd.Driver{with.Driver}, Logger: logger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,8 +110,8 @@ func TestPanic(t *testing.T) {
 		}
 	})
 	var above atomic.Bool
-	var last atomic.Pointer[storage.Store]
-	c := serveOpen(t, func(ctx context.Context) (*storage.Store, func(), error) {
+	var last atomic.Pointer[etcd.Store]
+	c := serveOpen(t, func(ctx context.Context) (*etcd.Store, func(), error) {
 		if above.CompareAndSwap(true, false) {
 			panic("above")
 		}
