@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -42,20 +43,10 @@ var undone = map[uint16]contract.Class{
 	1021: contract.Full, // disk full
 	1114: contract.Full, // table full
 
-	1044: contract.Denied, // access to the database denied
-	1045: contract.Denied, // access denied
-	1049: contract.Denied, // unknown database
-	1130: contract.Denied, // host not allowed
 	1142: contract.Denied, // command denied
 	1143: contract.Denied, // column denied
 	1227: contract.Denied, // a privilege is missing
 	1410: contract.Denied, // not allowed to create a user
-	1698: contract.Denied, // access denied, socket authentication
-	1820: contract.Denied, // password must be changed
-	1862: contract.Denied, // password has expired
-	3118: contract.Denied, // account locked
-	3159: contract.Denied, // encryption required
-	4151: contract.Denied, // account locked, MariaDB
 
 	1146: contract.Invalid, // no such table
 	1054: contract.Invalid, // no such column
@@ -63,6 +54,13 @@ var undone = map[uint16]contract.Class{
 	1071: contract.Invalid, // key too long
 	1665: contract.Invalid, // binlog_format=STATEMENT
 	1193: contract.Invalid, // no such variable
+	1194: contract.Invalid, // table damaged
+	1712: contract.Invalid, // index damaged
+	1812: contract.Invalid, // the table's file is missing
+	1814: contract.Invalid, // the table's file was discarded
+	1932: contract.Invalid, // the table's file is missing, MariaDB
+	3098: contract.Invalid, // group replication does not take the table
+	3750: contract.Invalid, // table without a primary key
 
 	1118: contract.Data, // row too large
 	1153: contract.Data, // packet too large
@@ -70,12 +68,55 @@ var undone = map[uint16]contract.Class{
 	1300: contract.Data, // invalid character string
 	1366: contract.Data, // incorrect value
 	1406: contract.Data, // data too long
+	3819: contract.Data, // a constraint that somebody added
+	4025: contract.Data, // the same, MariaDB
+}
+
+// opening are the errors of a connection that is being opened, and what they mean there. In answer
+// to COMMIT they are the word of a proxy that has lost the connection behind it and looks for
+// another one, perhaps after the commit; so they are not among undone.
+var opening = map[uint16]contract.Class{
+	1044: contract.Denied, // access to the database denied
+	1045: contract.Denied, // access denied
+	1049: contract.Denied, // unknown database
+	1130: contract.Denied, // host not allowed
+	1698: contract.Denied, // access denied, socket authentication
+	1820: contract.Denied, // password must be changed
+	1862: contract.Denied, // password has expired
+	3118: contract.Denied, // account locked
+	3159: contract.Denied, // encryption required
+	4151: contract.Denied, // account locked, MariaDB
 
 	1040: contract.Unavailable, // too many connections
 	1129: contract.Unavailable, // host blocked
 	1203: contract.Unavailable, // too many connections of this user
 	1226: contract.Unavailable, // resource limit of this user
 }
+
+// classOf says what an error of the server means; otherwise is for those after which a transaction
+// may have been committed.
+func classOf(e *mysql.MySQLError, otherwise contract.Class) contract.Class {
+	if class, ok := undone[e.Number]; ok {
+		return class
+	}
+	if otherwise == contract.Unknown {
+		return otherwise
+	}
+	if class, ok := opening[e.Number]; ok {
+		return class
+	}
+	if fileErrors[e.Number] && noSpace.MatchString(e.Message) {
+		return contract.Full
+	}
+	return otherwise
+}
+
+// fileErrors quote the errno of a file: of the storage engine, or of a log. noSpace finds those of a
+// full disk and of a quota that is exceeded, also where the text is in another language.
+var (
+	fileErrors = map[uint16]bool{3: true, 1026: true, 1030: true}
+	noSpace    = regexp.MustCompile(`\b(28|122)\b`)
+)
 
 // advice says what to do about the server's errors that a person has to mend.
 var advice = map[uint16]string{
@@ -105,6 +146,12 @@ var advice = map[uint16]string{
 	1071: "keys of 1,024 bytes do not fit: the server's innodb_page_size must be 8 KiB or more",
 	1665: "InnoDB does not allow READ COMMITTED with binlog_format=STATEMENT: set binlog_format=ROW",
 	1153: "the value does not fit into the server's max_allowed_packet",
+	1712: "an index is damaged: see the server's log, and restore a backup",
+	1812: "a table's file is missing: see the server's log, and restore a backup",
+	1814: "a table's file was discarded: import it, or restore a backup",
+	1932: "a table's file is missing: see the server's log, and restore a backup",
+	1969: "the server's max_statement_time ended the statement",
+	3024: "the server's max_execution_time ended the statement",
 }
 
 // sentence describes one of the server's errors.
@@ -128,11 +175,7 @@ func (c *config) connectError(err error) *contract.Error {
 	)
 	switch {
 	case errors.As(err, &server):
-		class, ok := undone[server.Number]
-		if !ok {
-			class = contract.Unavailable
-		}
-		return contract.Errorf(class, "cannot connect to %s as %s: %w", c, c.user, sentence(server))
+		return contract.Errorf(classOf(server, contract.Unavailable), "cannot connect to %s as %s: %w", c, c.user, sentence(server))
 	case errors.As(err, &expired) && expired.Reason == x509.Expired:
 		return contract.Errorf(contract.Denied, "cannot connect to %s: the server's certificate is not "+
 			"valid now, it is valid from %s to %s", c,
@@ -230,11 +273,7 @@ func (d *database) judge(what string, err error, otherwise contract.Class) *cont
 	case errors.Is(err, mysql.ErrPktTooLarge):
 		return contract.Errorf(contract.Data, "cannot %s: %w", what, err)
 	case errors.As(err, &server):
-		class, ok := undone[server.Number]
-		if !ok {
-			class = otherwise
-		}
-		return contract.Errorf(class, "cannot %s: %w", what, sentence(server))
+		return contract.Errorf(classOf(server, otherwise), "cannot %s: %w", what, sentence(server))
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn):
 		// The driver's own words, such as "driver: bad connection", say no more than this: %.0w
 		// wraps its error without them.

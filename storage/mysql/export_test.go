@@ -46,6 +46,15 @@ func Judge(url string, err error) error {
 	return (&database{server: &server{cfg: cfg}}).judge("read", err, contract.Unavailable)
 }
 
+// JudgeCommit is database.failedCommit, for a database that has a URL and no connection.
+func JudgeCommit(url string, err error) error {
+	cfg, parseErr := parseURL(url)
+	if parseErr != nil {
+		return parseErr
+	}
+	return (&database{server: &server{cfg: cfg}}).failedCommit("write", err)
+}
+
 // ConnectError is config.connectError.
 func ConnectError(url string, err error) error {
 	cfg, parseErr := parseURL(url)
