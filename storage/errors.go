@@ -26,7 +26,7 @@ const retryAfterSeconds = 1
 //
 //	503 Service Unavailable        the database is away, read-only or closed; nothing was written
 //	504 Gateway Timeout            the request's time is over (nothing was written), or the outcome of a write is unknown
-//	507 Insufficient Storage       the database has no space left
+//	507 Insufficient Storage       the database has no space left, or no numbers of transactions
 //	403 Forbidden                  the store's quota is used up, as for any other quota
 //	413, 422                       the object, or its key, is larger than what the database can hold
 //	500 Internal Server Error      a person has to look into it
@@ -91,7 +91,7 @@ func databaseError(resource schema.GroupResource, err *contract.Error) error {
 		return apistorage.NewInternalError(err)
 	case contract.Full:
 		return statusError(resource, http.StatusInsufficientStorage, "InsufficientStorage",
-			"the database has no space left, and nothing was written: "+err.Error(), 0)
+			"the database has no room left, and nothing was written: "+err.Error(), 0)
 	default:
 		return statusError(resource, http.StatusServiceUnavailable,
 			metav1.StatusReasonServiceUnavailable, "the database is not available: "+err.Error(),

@@ -48,7 +48,7 @@ func TestErrors(t *testing.T) {
 		"closed": {nil, contract.ErrClosed, 503, metav1.StatusReasonServiceUnavailable, 0,
 			"shutting down"},
 		"full": {nil, contract.Errorf(contract.Full, "disk full"), 507, "InsufficientStorage",
-			0, "no space left"},
+			0, "no room left"},
 		"unknown": {nil, contract.ErrUnknownOutcome, 504, metav1.StatusReasonTimeout, 0,
 			"may or may not have been committed"},
 		"unknown, in time": {over, fmt.Errorf("%w (%w)", contract.ErrUnknownOutcome, over.Err()), 504,

@@ -33,8 +33,10 @@ func milliseconds(d time.Duration) string {
 	return strconv.FormatInt(max(d.Milliseconds(), 1), 10)
 }
 
-// planner is what the statements rely on, see statements.go.
+// planner is what the statements rely on, see statements.go. COMMIT relies on being sent warnings,
+// see [greeting.watch].
 var planner = map[string]string{
+	"client_min_messages":             "warning",
 	"default_transaction_isolation":   "read committed",
 	"enable_seqscan":                  "off",
 	"enable_bitmapscan":               "off",
@@ -123,14 +125,34 @@ type greeting struct {
 	number int64
 	// log is the oid of the table, by which the stores of this schema are told from others.
 	log int64
+	// warnings counts what the server has warned of, and warning is the last.
+	warnings int
+	warning  *pgconn.Notice
+}
+
+// watch begins to look for warnings, and returns what to ask after COMMIT was confirmed. If anybody
+// cancels the wait for a synchronous standby, the server warns of it and then confirms the commit,
+// although no standby may have it. Nothing else is known to make it warn there; but whatever it is,
+// the outcome counts as unknown, and is resolved by a commit that waits for the standby again.
+func (g *greeting) watch() (confirmed func() error) {
+	before := g.warnings
+	return func() error {
+		if g.warnings == before {
+			return nil
+		}
+		return contract.Errorf(contract.Unknown, "PostgreSQL confirmed the commit with a warning: %w",
+			(*pgconn.PgError)(g.warning))
+	}
 }
 
 // greetingKey is where a connection keeps its greeting.
 const greetingKey = "rowkeeper"
 
 // greetingOf returns that of a connection that was greeted.
-func greetingOf(conn *pgx.Conn) *greeting {
-	return conn.PgConn().CustomData()[greetingKey].(*greeting)
+func greetingOf(conn *pgx.Conn) *greeting { return greetingFrom(conn.PgConn()) }
+
+func greetingFrom(conn *pgconn.PgConn) *greeting {
+	return conn.CustomData()[greetingKey].(*greeting)
 }
 
 // begin readies the configuration of a connection that is to be made, and numbers it: the address
@@ -140,6 +162,11 @@ func (d *database) begin(cc *pgx.ConnConfig) error {
 	cc.AfterConnect = func(_ context.Context, conn *pgconn.PgConn) error {
 		conn.CustomData()[greetingKey] = g
 		return nil
+	}
+	cc.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.SeverityUnlocalized == "WARNING" {
+			g.warnings, g.warning = g.warnings+1, n
+		}
 	}
 	return d.cfg.refresh(cc)
 }

@@ -104,5 +104,8 @@
 //
 // Commits are durable: synchronous_commit is switched on for sessions that write if the server's
 // default is off. Stronger settings, that wait for standbys, are left as they are and are honoured:
-// no commit is confirmed before the standbys have it, and time limits never cut that short.
+// no commit is confirmed before the standbys have it, and time limits never cut that short. If
+// somebody cancels the wait, the server sends a warning, upon which the outcome counts as unknown
+// and is resolved by a commit that waits as well. client_min_messages is set for that, whatever the
+// URL says.
 package postgres

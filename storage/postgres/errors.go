@@ -40,6 +40,7 @@ var classes = map[string]contract.Class{
 	"53":    contract.Unavailable, // too many connections, out of memory
 	"53100": contract.Full,        // disk full
 	"54":    contract.Data,        // program limits
+	"54000": contract.Full,        // no transaction numbers left; the group's limits are far below others
 	"55P03": contract.Transient,   // lock not available in time
 	"57":    contract.Unavailable, // shutdown, crash, statement timeout
 	"57P04": contract.Denied,      // the database was dropped
@@ -48,17 +49,52 @@ var classes = map[string]contract.Class{
 	"XX002": contract.Invalid,     // index corrupted
 }
 
-func classOf(code string) contract.Class {
-	for end := len(code); ; end-- {
-		if class, ok := classes[code[:end]]; ok {
+func classOf(e *pgconn.PgError) contract.Class {
+	switch {
+	case e.Code == "42501" && onServerFile(e):
+		return contract.Unavailable
+	case e.Code == "XX000" && extends[e.Routine]:
+		return contract.Full
+	}
+	for end := len(e.Code); ; end-- {
+		if class, ok := classes[e.Code[:end]]; ok {
 			return class
 		}
 	}
 }
 
+// PostgreSQL makes a code of the errno of its own files, and some of these codes mean something
+// else, too. Texts are in the language of the server, so the place in its source tells them apart.
+
+// onServerFile tells whether the operating system has refused the server one of its own files, as
+// it does when it has made the file system read-only after a fault. The code is that of a missing
+// privilege of the role.
+func onServerFile(e *pgconn.PgError) bool { return serverFiles[e.File] }
+
+var serverFiles = map[string]bool{"md.c": true, "fd.c": true, "slru.c": true, "xlog.c": true,
+	"copydir.c": true, "relmapper.c": true}
+
+// extends are the routines that make a table's file longer. A disk quota that is exceeded has no
+// code, unlike a full disk.
+var extends = map[string]bool{"mdextend": true, "mdzeroextend": true}
+
+// exhausts are the routines that give the numbers of transactions.
+var exhausts = map[string]bool{"GetNewTransactionId": true, "GetNewMultiXactId": true}
+
 // statementError says what an error of the server means, in one sentence.
 func statementError(e *pgconn.PgError) *contract.Error {
-	class := classOf(e.Code)
+	class := classOf(e)
+	switch {
+	case class == contract.Full && e.Code != "54000":
+		return contract.Errorf(class, "the PostgreSQL server has no space left (%w)", e)
+	case e.Code == "42501" && onServerFile(e):
+		return contract.Errorf(class, "the PostgreSQL server cannot use its own files: look at its "+
+			"log and at its disk, whose file system may have become read-only (%w)", e)
+	case e.Code == "54000" && (e.Routine == "" || exhausts[e.Routine]):
+		return contract.Errorf(class, "the PostgreSQL server gives no more transaction numbers, to "+
+			"protect its data from their wraparound: end old transactions (see pg_prepared_xacts, "+
+			"pg_stat_activity and pg_replication_slots) and VACUUM the database that it names (%w)", e)
+	}
 	switch e.Code {
 	case "42P01", "3F000":
 		return contract.Errorf(class, "the database does not hold the tables of a rowkeeper store "+
@@ -68,8 +104,6 @@ func statementError(e *pgconn.PgError) *contract.Error {
 			"UPDATE and DELETE on the tables rowkeeper_* (%w)", e)
 	case "25006":
 		return contract.Errorf(class, "the PostgreSQL server is read-only, a standby or set so (%w)", e)
-	case "53100":
-		return contract.Errorf(class, "the PostgreSQL server has no space left (%w)", e)
 	case "53300":
 		return contract.Errorf(class, "PostgreSQL has no connection left for this role: raise "+
 			"max_connections, or the CONNECTION LIMIT of the role or the database, or lower "+

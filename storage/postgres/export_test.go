@@ -74,8 +74,8 @@ func Alone(b contract.Backend) bool {
 // MajorVersion is majorVersion.
 var MajorVersion = majorVersion
 
-// ClassOf is classOf.
-var ClassOf = classOf
+// StatementError is statementError.
+var StatementError = statementError
 
 // CheckURL parses a URL.
 func CheckURL(url string, opts contract.DriverOptions) error {

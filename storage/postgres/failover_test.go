@@ -129,3 +129,77 @@ func TestReadOnlyServer(t *testing.T) {
 		wantClass(t, err, contract.ReadOnly)
 	}
 }
+
+// A wait for a synchronous standby that somebody cancels confirms nothing: the server has the
+// commit, the standby may not have it, and a failover would lose it. (A sweep waits for no standby.)
+func TestCancelledWaitForStandby(t *testing.T) {
+	s := dbtest.NewServer(t, dbtest.Postgres, dbserver.Options{})
+	db := s.Open()
+	if _, err := postgres.Driver.Migrate(t.Context(), db.URL, options(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, prepared := range []string{"true", "false"} {
+		t.Run("prepared_statements="+prepared, func(t *testing.T) {
+			b := openURL(t, with(t, db.URL, "prepared_statements", prepared,
+				"client_min_messages", "error"))
+			defer b.Close()
+			admin := connect(t, db.URL)
+			exec(t, admin, `SET synchronous_commit = local`)
+			seen := head(t, b)
+			names := func(standbys string) {
+				exec(t, admin, `ALTER SYSTEM SET synchronous_standby_names = '`+standbys+`'`,
+					`SELECT pg_reload_conf()`)
+			}
+			names("nobody")
+			defer names("")
+			// cancelled runs a write and cancels its waits for the standby.
+			cancelled := func(write func() error) (err error) {
+				done := make(chan error, 1)
+				go func() { done <- write() }()
+				eventually(t, "the write to end", func() bool {
+					exec(t, admin, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+					select {
+					case err = <-done:
+						return true
+					default:
+						return false
+					}
+				})
+				return err
+			}
+			// The server takes a moment to begin to wait, so the first ones may just be done.
+			var err error
+			eventually(t, "a wait for the standby", func() bool {
+				err = cancelled(func() error {
+					return b.Locked(t.Context(), contract.LockOptions{}, func(tx contract.Tx) error {
+						return tx.Abort(newToken(), seen.Revision)
+					})
+				})
+				return err != nil
+			})
+			told := func(what string, err error) {
+				t.Helper()
+				if err == nil || contract.ClassOf(err) != contract.Unknown ||
+					!strings.Contains(err.Error(), "with a warning") {
+					t.Errorf("%s: %v, want an unknown outcome", what, err)
+				}
+			}
+			told("a locked transaction", err)
+			g := group(seen, contract.Key("c"+prepared))
+			told("a commit", cancelled(func() error { _, err := b.Commit(t.Context(), g); return err }))
+			// To resolve it is to wait for the standby.
+			resolve := func() error {
+				r, err := contract.ResolveGroup(t.Context(), b, g.Token, seen)
+				if err == nil && !r.Committed {
+					err = fmt.Errorf("the resolution is %+v", r)
+				}
+				return err
+			}
+			wantClass(t, cancelled(resolve), contract.Transient)
+			names("")
+			if err := resolve(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -82,6 +82,7 @@ func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(contract.Tx
 	if err := f(sqlkit.NewTx(w, &inTransaction, st, b.Limits())); err != nil || !w.dirty {
 		return err
 	}
+	confirmed := greetingOf(conn).watch()
 	tag, err := conn.Exec(ctx, sqlCommit)
 	switch {
 	case err != nil:
@@ -91,7 +92,7 @@ func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(contract.Tx
 		return contract.Errorf(contract.Transient,
 			"PostgreSQL ended the transaction by %q instead of COMMIT", tag)
 	}
-	return nil
+	return confirmed()
 }
 
 // rollback ends a transaction at once, so that its locks are free. If the statement cannot be sent,

@@ -129,6 +129,7 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 		refused *pgconn.PgError
 		ending  string // what the server answered to COMMIT
 	)
+	confirmed := greetingFrom(t.conn).watch()
 	for {
 		// The deadline above stands in for a context, which would be watched anew for every
 		// message.
@@ -169,7 +170,7 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 				return contract.Errorf(contract.Transient, "PostgreSQL ended the transaction by %q "+
 					"instead of COMMIT", ending)
 			}
-			return nil
+			return confirmed()
 		}
 	}
 }
@@ -216,8 +217,9 @@ func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
 		return errOutdated
 	}
 	err := statementError(e)
-	if strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "58") {
-		err.Class = contract.Unknown // it may be a pooler's word for a lost connection behind it
+	if strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "58") || e.Code == "40003" {
+		// It may be a pooler's word for a lost connection behind it.
+		err.Class = contract.Unknown
 	}
 	return err
 }
