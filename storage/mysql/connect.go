@@ -28,10 +28,12 @@ import (
 //   - net_read_timeout: a client that stops while it sends the statements that end a transaction
 //     loses it.
 //   - sql_select_limit, sql_safe_updates, sql_big_selects: reads are complete, updates by list are
-//     allowed, and max_join_size forbids no join.
+//     allowed, and max_join_size forbids no join. (Proxies take the limit for a signed number.)
+//   - max_sort_length: keys are sorted by all of their bytes.
 const sessionSettings = `SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
 	autocommit = 1, completion_type = 'NO_CHAIN', innodb_lock_wait_timeout = %[1]d, lock_wait_timeout = %[1]d,
-	net_read_timeout = %[2]d, sql_select_limit = 18446744073709551615, sql_safe_updates = 0, sql_big_selects = 1`
+	net_read_timeout = %[2]d, sql_select_limit = 9223372036854775807, sql_safe_updates = 0, sql_big_selects = 1,
+	max_sort_length = 1024`
 
 // sessionIsolation: each statement has a snapshot of its own, taken when it starts, so the one that
 // follows the commit lock sees what was committed while waiting for it.
@@ -228,12 +230,17 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	}
 
 	var settings []string
+	// The server's own limits are not made for backups and large deletions. How long a transaction
+	// may take, and its client be silent, is the business of this package.
 	if f.mariadb {
 		// Lists of more than 1,000 values stay lists, and are not made a join.
-		settings = append(settings, "SET SESSION in_predicate_conversion_threshold = 0")
+		settings = append(settings, "SET SESSION in_predicate_conversion_threshold = 0, "+
+			"max_statement_time = 0, idle_transaction_timeout = 0, "+
+			"idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0")
 	} else {
 		// Sizes are those of now, and not of yesterday.
-		settings = append(settings, "SET SESSION information_schema_stats_expiry = 0")
+		settings = append(settings, "SET SESSION information_schema_stats_expiry = 0, "+
+			"max_execution_time = 0")
 	}
 	if _, ok := vars["group_replication_consistency"]; ok {
 		// A new primary answers after it has applied what it had received.
@@ -250,8 +257,10 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		// Reads, and the beginning of transactions, wait until the node has applied what the
 		// cluster had committed before. The server must not repeat what it takes for single
 		// statements: in a text of several it has been seen (10.11) to do that after another node's
-		// commit had rolled back the transaction, and then to answer COMMIT with success.
-		settings = append(settings, "SET SESSION wsrep_sync_wait = 1, wsrep_retry_autocommit = 0")
+		// commit had rolled back the transaction, and then to answer COMMIT with success. A node
+		// without quorum must not answer reads, and a transaction is sent as one.
+		settings = append(settings, "SET SESSION wsrep_sync_wait = 1, wsrep_retry_autocommit = 0, "+
+			"wsrep_dirty_reads = 0, wsrep_trx_fragment_size = 0")
 	}
 	if err := run(ctx, s, settings...); err != nil {
 		return f, err

@@ -215,6 +215,32 @@ func TestServer(t *testing.T) {
 			}
 		})
 
+		t.Run("limits", func(t *testing.T) {
+			// Each is at a value of which the tests' own connections notice nothing.
+			limits, keyed := map[string]int64{"max_execution_time": 3_600_000},
+				"sql_require_primary_key"
+			if s.Kind == dbtest.MariaDB {
+				limits, keyed = map[string]int64{"max_statement_time": 3600,
+					"idle_transaction_timeout": 3600, "idle_readonly_transaction_timeout": 3600,
+					"idle_write_transaction_timeout": 3600}, "innodb_force_primary_key"
+			}
+			for name, value := range limits {
+				s.Exec(fmt.Sprintf("SET GLOBAL %s = %d", name, value))
+				defer s.Exec(fmt.Sprintf("SET GLOBAL %s = 0", name))
+			}
+			s.Exec("SET GLOBAL " + keyed + " = 1")
+			defer s.Exec("SET GLOBAL " + keyed + " = 0")
+			db := s.Open()
+			migrate(t, db.URL)
+			b := open(t, db.URL)
+			mustPut(t, b, "a")
+			for name := range limits {
+				if got, err := mysql.SessionVariable(t.Context(), b, name); err != nil || got != 0 {
+					t.Errorf("%s is %v, %v", name, got, err)
+				}
+			}
+		})
+
 		t.Run("prepared statements", func(t *testing.T) {
 			prepared := func() (n int) {
 				var name string

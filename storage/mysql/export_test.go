@@ -46,6 +46,12 @@ func Judge(url string, err error) error {
 	return (&database{server: &server{cfg: cfg}}).judge("read", err, contract.Unavailable)
 }
 
+// SessionVariable reads a number from a session that commits.
+func SessionVariable(ctx context.Context, b contract.Backend, name string) (v float64, err error) {
+	err = b.(*backend).commits.QueryRowContext(ctx, "SELECT @@SESSION."+name).Scan(&v)
+	return v, err
+}
+
 // JudgeCommit is database.failedCommit, for a database that has a URL and no connection.
 func JudgeCommit(url string, err error) error {
 	cfg, parseErr := parseURL(url)

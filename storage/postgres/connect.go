@@ -53,7 +53,7 @@ var planner = map[string]string{
 // The server's time limits do not count while a commit waits for the disk or for a synchronous
 // standby. A group's values pass through a few nodes of the plan, each of which may keep them in
 // memory.
-func (c *config) sessionSettings(writes bool) string {
+func (c *config) sessionSettings(conn *pgx.Conn, writes bool) string {
 	settings := map[string]string{
 		"lock_timeout":                        milliseconds(c.lockTimeout()),
 		"idle_in_transaction_session_timeout": milliseconds(c.idleTimeout()),
@@ -63,15 +63,32 @@ func (c *config) sessionSettings(writes bool) string {
 		"tcp_keepalives_count":                "3",
 		"tcp_user_timeout":                    milliseconds(c.timeout),
 	}
+	maps.Copy(settings, unlimited(conn))
 	if writes {
 		settings["statement_timeout"] = milliseconds(c.transactionTimeout())
 		settings["work_mem"] = "16MB"
+		if _, ok := settings["transaction_timeout"]; ok {
+			settings["transaction_timeout"] = milliseconds(c.transactionTimeout())
+		}
 	}
 	for name := range c.pool.ConnConfig.RuntimeParams {
 		delete(settings, name)
 	}
 	maps.Copy(settings, planner)
 	return setConfig(settings, false)
+}
+
+// unlimited are the settings by which the server would end a session that waits, or one that reads
+// for long, as far as its version has them. The pools close connections that are not used.
+func unlimited(conn *pgx.Conn) map[string]string {
+	settings := map[string]string{}
+	version, _ := majorVersion(conn.PgConn().ParameterStatus("server_version"))
+	for name, since := range map[string]int{"idle_session_timeout": 14, "transaction_timeout": 17} {
+		if version >= since {
+			settings[name] = "0"
+		}
+	}
+	return settings
 }
 
 // transactionSettings is the statement that sets a writing transaction up, in a session that is not
@@ -210,7 +227,7 @@ func (d *database) greet(ctx context.Context, conn *pgx.Conn, writes bool) error
 	if err := checkVersion(conn); err != nil {
 		return err
 	}
-	if err := d.cfg.setUp(ctx, conn, d.cfg.sessionSettings(writes)); err != nil {
+	if err := d.cfg.setUp(ctx, conn, d.cfg.sessionSettings(conn, writes)); err != nil {
 		return err
 	}
 	if err := d.place(ctx, conn, greetingOf(conn)); err != nil {
@@ -219,8 +236,7 @@ func (d *database) greet(ctx context.Context, conn *pgx.Conn, writes bool) error
 	if !d.cfg.prepared || !writes {
 		return nil
 	}
-	if _, err := conn.Exec(ctx, sqlSetUpWriter,
-		milliseconds(d.cfg.transactionTimeout())); err != nil {
+	if _, err := conn.Exec(ctx, sqlSetUpWriter); err != nil {
 		return d.cfg.connectError(err)
 	}
 	pipeline := conn.PgConn().StartPipeline(ctx)
@@ -249,14 +265,11 @@ func (d *database) greet(ctx context.Context, conn *pgx.Conn, writes bool) error
 // has to wait for remains the operator's choice. Values are compressed by LZ4, which costs less
 // than writing what it saves, while the server's default (pglz) takes longer than all the rest of a
 // commit.
-//
-// $1 transaction timeout.
 const sqlSetUpWriter = `
-SELECT set_config(name, CASE name WHEN 'synchronous_commit' THEN 'on' WHEN 'default_toast_compression' THEN 'lz4' ELSE $1::text END, false)
+SELECT set_config(name, CASE name WHEN 'synchronous_commit' THEN 'on' ELSE 'lz4' END, false)
 FROM pg_settings
 WHERE name = 'synchronous_commit' AND setting = 'off'
-   OR name = 'default_toast_compression' AND setting = 'pglz' AND 'lz4' = ANY (enumvals)
-   OR name = 'transaction_timeout' AND setting = '0'`
+   OR name = 'default_toast_compression' AND setting = 'pglz' AND 'lz4' = ANY (enumvals)`
 
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)

@@ -168,10 +168,26 @@ func TestPasswordRotation(t *testing.T) {
 // statements want them.
 func TestSessionSettings(t *testing.T) {
 	database := migrated(t)
-	exec(t, connect(t, database), fmt.Sprintf(`ALTER DATABASE %s SET synchronous_commit = off`,
-		pgx.Identifier{dbName(t, database)}.Sanitize()),
-		fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_isolation = 'serializable'`,
-			pgx.Identifier{dbName(t, database)}.Sanitize()))
+	admin := connect(t, database)
+	var version int
+	if err := admin.QueryRow(t.Context(),
+		`SELECT current_setting('server_version_num')::int / 10000`).Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	settings := map[string]string{"synchronous_commit": "off",
+		"default_transaction_isolation": "serializable", "lock_timeout": "1s",
+		"statement_timeout": "1s", "idle_in_transaction_session_timeout": "1s",
+		"client_min_messages": "error"}
+	if version >= 14 {
+		settings["idle_session_timeout"] = "1h"
+	}
+	if version >= 17 {
+		settings["transaction_timeout"] = "1h"
+	}
+	for name, value := range settings {
+		exec(t, admin, fmt.Sprintf(`ALTER DATABASE %s SET %s = '%s'`,
+			pgx.Identifier{dbName(t, database)}.Sanitize(), name, value))
+	}
 	b := openURL(t, with(t, database, "idle_in_transaction_session_timeout", "1234"))
 	defer b.Close()
 	for _, writes := range []bool{false, true} {
@@ -179,9 +195,18 @@ func TestSessionSettings(t *testing.T) {
 			"default_transaction_isolation": "read committed", "lock_timeout": "10s",
 			"statement_timeout":                   "30s",
 			"idle_in_transaction_session_timeout": "1234ms", "application_name": "rowkeeper",
-			"plan_cache_mode": "force_generic_plan"}
+			"plan_cache_mode": "force_generic_plan", "client_min_messages": "warning"}
+		if version >= 14 {
+			want["idle_session_timeout"] = "0"
+		}
+		if version >= 17 {
+			want["transaction_timeout"] = "0"
+		}
 		if writes {
 			want["synchronous_commit"], want["statement_timeout"] = "on", "20s"
+			if version >= 17 {
+				want["transaction_timeout"] = "20s"
+			}
 		}
 		err := postgres.Session(t.Context(), b, writes, func(conn *pgx.Conn) error {
 			for name, value := range want {

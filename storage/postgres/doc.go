@@ -51,8 +51,9 @@
 //
 // Usually it is five in all.
 //
-// A new session sets its time limits first of all, so the limits of the role do not matter, except
-// behind a pooler in transaction mode: there, they hold for reads.
+// A new session sets its time limits first of all, so the limits of the role and the database
+// (statement_timeout, lock_timeout, idle_in_transaction_session_timeout, idle_session_timeout,
+// transaction_timeout) do not matter, except behind a pooler in transaction mode: there, they hold for reads.
 //
 // A pooler in session mode works like the database itself. In transaction mode each transaction
 // gets another session, so add prepared_statements=false: nothing is prepared and no session is set

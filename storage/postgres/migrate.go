@@ -57,17 +57,20 @@ func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) err
 	cc := c.pool.ConnConfig.Copy()
 	// Migrations wait for each other as long as their caller allows, whatever the URL and the role
 	// say.
-	unlimited := map[string]string{}
-	for _, limit := range []string{"lock_timeout", "statement_timeout",
-		"idle_in_transaction_session_timeout"} {
+	limits := []string{"lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout",
+		"idle_session_timeout", "transaction_timeout"}
+	for _, limit := range limits {
 		delete(cc.RuntimeParams, limit)
-		unlimited[limit] = "0"
 	}
 	db := stdlib.OpenDB(*cc, stdlib.OptionAfterConnect(func(ctx context.Context,
 		conn *pgx.Conn) error {
 		err := checkVersion(conn)
 		if err == nil {
-			err = c.setUp(ctx, conn, setConfig(unlimited, false))
+			settings := unlimited(conn)
+			for _, limit := range limits[:3] {
+				settings[limit] = "0"
+			}
+			err = c.setUp(ctx, conn, setConfig(settings, false))
 		}
 		if err != nil {
 			conn.Close(ctx) // stdlib forgets it
