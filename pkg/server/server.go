@@ -263,7 +263,7 @@ func (s *Server) Command() *cobra.Command {
 			"Warnings and errors are logged, and with -v=1 or more what the server does, too. A " +
 			"log in JSON has everything.",
 		Example: "  " + s.program.Name + " serve\n" +
-			"  " + s.program.Name + " serve --database postgres://user@db/objects --enable-crds",
+			"  " + s.program.Name + " serve --database \"postgres://user@db/objects?sslmode=verify-full\" --enable-crds",
 		Args:          NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -14,11 +14,12 @@
 //	                                    changed while the program runs. Without it the password is the URL's, or that of the
 //	                                    environment variable MYSQL_PWD.
 //	socket                              the path of the server's Unix socket, instead of a host
-//	tls                      preferred  false: no encryption (the default for a socket)
-//	                                    preferred: encryption if the server offers it, its certificate is not verified
+//	tls                      true       false: no encryption (the default for a socket)
+//	                                    preferred: encryption if the server offers it, its certificate is not verified (the
+//	                                    default for localhost and loopback addresses)
 //	                                    skip-verify: encryption, the certificate is not verified
 //	                                    verify-ca: the certificate must be signed by an authority that is trusted
-//	                                    true: and it must be for the host (the default with ssl-ca)
+//	                                    true: and it must be for the host
 //	ssl-ca                              a file with the authorities that are trusted, in PEM; without it those of the system
 //	ssl-cert, ssl-key                   files with the client's certificate and its key, in PEM. Like ssl-ca, they are read for each
 //	                                    new connection.

@@ -197,7 +197,11 @@ func (c *config) connectError(err error) *contract.Error {
 	case errors.Is(err, mysql.ErrNoTLS):
 		return contract.Errorf(contract.Denied, "cannot connect to %s: the server offers no TLS: enable "+
 			"it there, or set tls=false in the URL", c)
-	case errors.Is(err, mysql.ErrCleartextPassword), errors.Is(err, mysql.ErrNativePassword),
+	case errors.Is(err, mysql.ErrCleartextPassword):
+		return contract.Errorf(contract.Denied, "cannot connect to %s as %s: the account asks for the "+
+			"password in clear text, which is not supported; use caching_sha2_password, ed25519 or "+
+			"mysql_native_password", c, c.user)
+	case errors.Is(err, mysql.ErrNativePassword),
 		errors.Is(err, mysql.ErrOldPassword), errors.Is(err, mysql.ErrUnknownPlugin):
 		return contract.Errorf(contract.Denied,
 			"cannot connect to %s as %s: the account uses a method of authentication that is not "+

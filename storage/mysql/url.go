@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -177,10 +178,11 @@ func (c *config) checkTLS() error {
 	switch {
 	case c.tls == "" && c.network == "unix":
 		c.tls = tlsOff
-	case c.tls == "" && c.tlsCA != "":
-		c.tls = tlsVerify
-	case c.tls == "":
+	case c.tls == "" && c.tlsCA == "" && c.local():
 		c.tls = tlsPreferred
+	case c.tls == "":
+		// Otherwise the password would go to whoever answers.
+		c.tls = tlsVerify
 	}
 	switch {
 	case !slices.Contains(tlsModes, c.tls):
@@ -195,6 +197,16 @@ func (c *config) checkTLS() error {
 		return errors.New("the parameters ssl-cert and ssl-key of the database URL belong together")
 	}
 	return nil
+}
+
+// local tells whether the host is this machine, to which nobody else is on the way.
+func (c *config) local() bool {
+	host, _, err := net.SplitHostPort(c.addr)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 // String names the database for people, without the password.

@@ -14,7 +14,13 @@ func TestURL(t *testing.T) {
 	t.Setenv("MYSQL_PWD", "from the environment")
 	for _, test := range []struct{ url, user, password, network, addr, db, tls string }{
 		{"mysql://rk@db.example.com/store", "rk", "from the environment", "tcp",
-			"db.example.com:3306", "store", "preferred"},
+			"db.example.com:3306", "store", "verify"},
+		{"mysql://rk@localhost/store", "rk", "from the environment", "tcp", "localhost:3306", "store",
+			"preferred"},
+		{"mysql://rk@[::1]/store", "rk", "from the environment", "tcp", "[::1]:3306", "store",
+			"preferred"},
+		{"mysql://rk@h/store?tls=preferred", "rk", "from the environment", "tcp", "h:3306", "store",
+			"preferred"},
 		{"mariadb://rk:s%23cr%2Ft@[::1]:3307/store?tls=false", "rk", "s#cr/t", "tcp", "[::1]:3307",
 			"store", ""},
 		{"mysql://rk:@h/store?tls=true", "rk", "", "tcp", "h:3306", "store", "verify"},
@@ -46,8 +52,11 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: %q %q %q %q %q %q", test.url, c.User, c.Passwd, c.Net, c.Addr,
 				c.DBName, tls)
 		}
-		if test.tls == "verify" && c.TLS.ServerName != "h" {
+		if host, _, _ := strings.Cut(test.addr, ":"); test.tls == "verify" && c.TLS.ServerName != host {
 			t.Errorf("%s: the certificate has to be of %q", test.url, c.TLS.ServerName)
+		}
+		if c.AllowCleartextPasswords {
+			t.Errorf("%s: the password may be sent in clear text", test.url)
 		}
 	}
 	for url, want := range map[string]time.Duration{

@@ -9,7 +9,7 @@
 // The scheme is postgres or postgresql. Several hosts may be named
 // (postgres://user@a:5432,b:5432/database); the one that takes writes is used. The parameters are:
 //
-//	sslmode                       disable, allow, prefer (the default), require, verify-ca, verify-full
+//	sslmode                       disable, allow, prefer, require, verify-ca, verify-full (the default, but to this machine, where it is prefer)
 //	sslrootcert                   file with the certificate authorities, or "system"
 //	sslcert, sslkey               files with the client certificate and its key
 //	password_file                 file with the password
@@ -29,6 +29,10 @@
 //	idle_in_transaction_session_timeout
 //	                              milliseconds after which the server ends a session that holds a lock and does nothing; a sixth of it
 //	statement_timeout             milliseconds that the server gives a read; the time that an operation may take
+//
+// To a server that is not on this machine, the default of sslmode is not libpq's: its certificate is
+// verified, so that the password goes to nobody else. Where TLS is not certain, a password is not
+// sent in clear text, whatever the server asks for, unless require_auth=password is set.
 //
 // What pgx knows besides (such as channel_binding, sslnegotiation, service and passfile) works as
 // it does there, as do the environment variables of libpq: PGPASSWORD, PGSSLMODE and so on. Any

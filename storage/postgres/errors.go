@@ -196,6 +196,13 @@ func (c *config) connectError(err error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return contract.Errorf(contract.Unavailable, "nothing answers at %s: check that PostgreSQL runs, "+
 			"and the host and port in the database URL (%w)", c.where(), syscall.ECONNREFUSED)
+	case strings.Contains(err.Error(), "require_auth check failed"):
+		return denied("PostgreSQL at %s asks for the password by a method that is not allowed, such as "+
+			"in clear text without TLS: use scram-sha-256 there, or sslmode=verify-full (%w)",
+			c.where(), oneLine{err})
+	case strings.Contains(err.Error(), "server refused TLS connection"):
+		return denied("PostgreSQL at %s offers no TLS: enable it there, or, if nobody else is on the way, "+
+			"set sslmode=disable in the database URL (%w)", c.where(), oneLine{err})
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return contract.Errorf(contract.Unavailable, "PostgreSQL at %s did not take a connection in "+
 			"time: %w", c.where(), oneLine{err})

@@ -77,6 +77,16 @@ var MajorVersion = majorVersion
 // StatementError is statementError.
 var StatementError = statementError
 
+// ConnConfig parses a URL and returns the configuration of its connections.
+func ConnConfig(url string, opts contract.DriverOptions) (*pgx.ConnConfig, error) {
+	c, err := parseURL(url, opts)
+	if err != nil {
+		return nil, err
+	}
+	cc := c.pool.ConnConfig.Copy()
+	return cc, c.refresh(cc)
+}
+
 // CheckURL parses a URL.
 func CheckURL(url string, opts contract.DriverOptions) error {
 	c, err := parseURL(url, opts)

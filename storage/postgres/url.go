@@ -52,6 +52,7 @@ func parseURL(url string, opts contract.DriverOptions) (*config, error) {
 	if err != nil {
 		return nil, urlError(err)
 	}
+	secure(url, pool.ConnConfig)
 	params := pool.ConnConfig.RuntimeParams
 	if s, ok := params["prepared_statements"]; ok {
 		delete(params, "prepared_statements")
@@ -113,6 +114,7 @@ func (c *config) refresh(cc *pgx.ConnConfig) error {
 	if err != nil {
 		return urlError(err)
 	}
+	secure(c.url, fresh)
 	cc.Password, cc.TLSConfig, cc.Fallbacks = fresh.Password, fresh.TLSConfig, fresh.Fallbacks
 	if c.passwordFile != "" {
 		if cc.Password, err = readPassword(c.passwordFile); err != nil {

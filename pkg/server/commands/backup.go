@@ -59,7 +59,7 @@ func newRestoreCommand(p server.Program) *cobra.Command {
 			"or if the program is killed, the database is what it was before. Servers may be " +
 			"running: their writes wait or fail meanwhile, and their watches begin anew " +
 			"afterwards. With -, the backup is read from standard input, and kept in a temporary file.",
-		Example: "  " + p.Name + " restore --database postgres://user@db/objects objects.backup",
+		Example: "  " + p.Name + " restore --database \"postgres://user@db/objects?sslmode=verify-full\" objects.backup",
 		Args:    commandline.OneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			config, err := commandline.Existing(o)

@@ -60,7 +60,7 @@ func MySQL(t testing.TB, image string, o ...testcontainers.ContainerCustomizer) 
 		func(ctx context.Context) (testcontainers.Container, error) {
 			return running(testmysql.Run(ctx, image, o...))
 		})
-	return databaseURL("mysql", address, "")
+	return databaseURL("mysql", address, "tls=preferred")
 }
 
 // MariaDB starts MariaDB from an image, such as mariadb:11.8.
@@ -73,7 +73,7 @@ func MariaDB(t testing.TB, image string, o ...testcontainers.ContainerCustomizer
 		func(ctx context.Context) (testcontainers.Container, error) {
 			return running(testmariadb.Run(ctx, image, o...))
 		})
-	return databaseURL("mysql", address, "")
+	return databaseURL("mysql", address, "tls=preferred")
 }
 
 // ready says when a server is.

@@ -114,7 +114,7 @@ func startContainer(ctx context.Context, kind Kind, opts Options) (*Server, erro
 	if err := h.call(ctx, "Run", r, &s); err != nil {
 		return nil, errors.Join(err, h.remove(ctx))
 	}
-	url := fmt.Sprintf("mysql://root:%s@%s/", adminPassword, s.Address)
+	url := fmt.Sprintf("mysql://root:%s@%s/?tls=preferred", adminPassword, s.Address)
 	if kind == Postgres {
 		url = fmt.Sprintf("postgres://%s:%s@%s/postgres?sslmode=%s", adminUser, adminPassword,
 			s.Address, sslmode(opts))
