@@ -42,7 +42,7 @@ const sessionIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED
 // serverVariables asks for what differs between servers. Those that a server does not have are
 // missing in the answer.
 const serverVariables = `SHOW VARIABLES WHERE variable_name IN ('version', 'server_uuid', 'server_id', 'max_allowed_packet',
-	'log_bin', 'binlog_format', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'innodb_flush_method', 'debug_no_sync', 'wsrep_on', 'group_replication_single_primary_mode', 'group_replication_consistency')`
+	'log_bin', 'binlog_format', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'innodb_flush_method', 'debug_no_sync', 'wsrep_on', 'wsrep_provider', 'group_replication_single_primary_mode', 'group_replication_consistency')`
 
 // galeraStatus asks a Galera node for its cluster, and whether it takes part in it.
 const galeraStatus = `SHOW STATUS WHERE variable_name IN ('wsrep_cluster_state_uuid', 'wsrep_ready')`
@@ -247,7 +247,12 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		settings = append(settings, "SET SESSION group_replication_consistency = "+
 			"'BEFORE_ON_PRIMARY_FAILOVER'")
 	}
-	if f.galera = f.mariadb && isOn(vars["wsrep_on"]); f.galera {
+	if f.galera = inGalera(vars); f.galera {
+		if !f.mariadb {
+			return f, contract.Errorf(contract.Invalid, "the server is a node of a Galera cluster of "+
+				"MySQL, such as Percona XtraDB Cluster, which is not supported: use Galera with "+
+				"MariaDB, or MySQL's group replication with one primary")
+		}
 		if err := c.pairs(ctx, s, galeraStatus, vars); err != nil {
 			return f, err
 		}
@@ -270,6 +275,13 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	}
 	f.Boot, f.Relaxed, err = c.bootOf(ctx, s, f, vars)
 	return f, err
+}
+
+// inGalera tells whether the server's commits are a Galera cluster's. Servers that are built for it
+// have wsrep_on set also where they are alone and name no provider.
+func inGalera(vars map[string]string) bool {
+	provider := vars["wsrep_provider"]
+	return isOn(vars["wsrep_on"]) && provider != "" && provider != "none"
 }
 
 func run(ctx context.Context, s session, statements ...string) error {

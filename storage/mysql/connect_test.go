@@ -126,6 +126,25 @@ func TestTLS(t *testing.T) {
 		})
 }
 
+// Percona's builds say wsrep_on also where there is no cluster.
+func TestInGalera(t *testing.T) {
+	for _, c := range []struct {
+		on, provider string
+		want         bool
+	}{
+		{"", "", false}, // MySQL
+		{"OFF", "none", false},
+		{"ON", "none", false},
+		{"ON", "/usr/lib/galera/libgalera_smm.so", true},
+		{"OFF", "/usr/lib/galera/libgalera_smm.so", false},
+	} {
+		if got := mysql.InGalera(map[string]string{"wsrep_on": c.on,
+			"wsrep_provider": c.provider}); got != c.want {
+			t.Errorf("wsrep_on %q, wsrep_provider %q: %v, want %v", c.on, c.provider, got, c.want)
+		}
+	}
+}
+
 // TestServer changes a server's role and settings, and restarts it. Its binary log is on the disk
 // before a commit is confirmed, which is not MariaDB's default: so a restart undoes nothing, and is
 // no fence.

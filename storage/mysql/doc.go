@@ -36,7 +36,8 @@
 // more, innodb_page_size 8 KiB or more, and binlog_format must not be STATEMENT. All other settings
 // that matter are made for each session; see sessionSettings.
 //
-// Only a server without read_only is used: replicas must have it set, as they should anyhow. The
+// Only a server without read_only and innodb_read_only is used: replicas must have one of them set,
+// as they should anyhow (Aurora's readers have the second). The
 // role is read in the statement that reads the head, and again under the commit lock. A server that
 // turns read-only makes the pools connect anew, since its address may lead to another one by then.
 //
@@ -103,6 +104,8 @@
 // as one database: it is known by the cluster and the database's name, so a restored dump has to be
 // fenced by hand. With relaxed settings, a cluster whose nodes all lost their power has to be
 // fenced by hand, too: it has no start of its own.
+//
+// Galera with MySQL (Percona XtraDB Cluster) is refused: it has never been tried.
 //
 // Group replication (MySQL): with one primary. Several primaries are refused.
 package mysql

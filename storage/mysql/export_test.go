@@ -34,6 +34,9 @@ func CheckURL(url string) (*mysql.Config, error) {
 // CheckVersion is checkVersion.
 func CheckVersion(version string, mariadb bool) error { return checkVersion(version, mariadb) }
 
+// InGalera is inGalera.
+var InGalera = inGalera
+
 // LimitsFor is limitsFor.
 func LimitsFor(maxPacket int) (contract.Limits, error) { return limitsFor(maxPacket) }
 

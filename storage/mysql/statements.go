@@ -75,9 +75,11 @@ var inTransaction = sqlkit.TxStatements{
 
 // state are the columns of the state, and noState stands in their place in a row without one.
 const (
-	state   = `s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, ` + now
+	state   = `s.epoch, h.revision, h.token, s.compacted, s.swept, ` + readOnly + `, ` + now
 	noState = `NULL, NULL, NULL, NULL, NULL, NULL, NULL`
-	now     = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
+	// readOnly is where Aurora's readers, too, say so: these have no read_only.
+	readOnly = `IF(@@GLOBAL.innodb_read_only, 1, @@GLOBAL.read_only)`
+	now      = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
 )
 
 // storeAndHead are the rows that the state is read from. The store row has to be named besides.
@@ -118,7 +120,7 @@ const selectPoll = `
 (SELECT s.epoch,
         (SELECT h.revision FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
         (SELECT h.token FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
-        s.compacted, s.swept, @@GLOBAL.read_only, ` + now + `,
+        s.compacted, s.swept, ` + readOnly + `, ` + now + `,
         s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes, 9223372036854775807
  FROM rowkeeper_store s FORCE INDEX (PRIMARY)
  WHERE s.id IN (%s))`

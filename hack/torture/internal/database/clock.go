@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
@@ -53,7 +54,8 @@ func (d *skewed) URL(server int) string {
 	if d.kind == programs.Postgres {
 		return d.Served.URL(server)
 	}
-	return d.Served.URL(server) + "?tls=false"
+	url, _, _ := strings.Cut(d.Served.URL(server), "?")
+	return url + "?tls=false"
 }
 
 // SetClock implements Clocked.
