@@ -31,6 +31,10 @@ type Config struct {
 	// URL names the database, such as sqlite:///var/lib/rowkeeper/state.db, memory:,
 	// postgres://user@host/database or mysql://user@host:3306/database.
 	URL string
+	// URLNow, if not nil, returns the URL as it is now, such as the content of a file. It is called
+	// for every new connection to a server, which logs in with the user and the password that it
+	// names; nothing else in it may differ from URL.
+	URLNow func() (string, error)
 	// Drivers are the kinds of databases that the URL may name. A program links those that it
 	// lists, and no others.
 	Drivers []Driver
@@ -72,7 +76,7 @@ func (c Config) Database() database.Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(logr.ToSlogHandler(klog.Background()))
 	}
-	return database.Config{URL: c.URL, Drivers: c.Drivers, Store: c.Store, Migrate: c.Migrate,
+	return database.Config{URL: c.URL, URLNow: c.URLNow, Drivers: c.Drivers, Store: c.Store, Migrate: c.Migrate,
 		Logger: c.Logger, Timeout: c.Timeout, Compaction: c.Compaction, CacheBytes: c.CacheBytes,
 		EventBytes: c.EventBytes, Clock: c.Clock, RefuseLost: c.RefuseLost}
 }

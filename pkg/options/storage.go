@@ -285,14 +285,19 @@ func (o *StorageOptions) storesFor() (map[schema.GroupResource]string, error) {
 func (o *StorageOptions) Database() (storage.Config, error) {
 	c := storage.Config{URL: o.URL, Drivers: o.Drivers, Store: o.Store, Migrate: o.Migrate,
 		Timeout: o.Timeout}
-	if o.URLFile != "" {
-		content, err := os.ReadFile(o.URLFile)
-		if err != nil {
-			return c, fmt.Errorf("cannot read --database-file: %w", err)
-		}
-		c.URL = strings.TrimSpace(string(content))
-	}
 	var err error
+	if file := o.URLFile; file != "" {
+		c.URLNow = func() (string, error) {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				return "", fmt.Errorf("cannot read --database-file: %w", err)
+			}
+			return strings.TrimSpace(string(content)), nil
+		}
+		if c.URL, err = c.URLNow(); err != nil {
+			return c, err
+		}
+	}
 	if c.StoreFor, err = o.storesFor(); err != nil {
 		return c, err
 	}

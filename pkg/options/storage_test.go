@@ -534,3 +534,24 @@ func TestApplyToRefuses(t *testing.T) {
 		t.Errorf("no options: %v", err)
 	}
 }
+
+// The file with the URL is read again when a connection is made.
+func TestDatabaseFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "url")
+	write := func(url string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(url+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("postgres://first@h/db")
+	o := options.StorageOptions{URLFile: file}
+	c, err := o.Database()
+	if err != nil || c.URL != "postgres://first@h/db" {
+		t.Fatalf("the URL is %q, %v", c.URL, err)
+	}
+	write("postgres://second@h/db")
+	if now, err := c.URLNow(); err != nil || now != "postgres://second@h/db" {
+		t.Errorf("the URL is now %q, %v", now, err)
+	}
+}

@@ -80,6 +80,7 @@ func newServer(url string, opts contract.DriverOptions) (*server, error) {
 	if err != nil {
 		return nil, &contract.Error{Class: contract.Denied, Err: err}
 	}
+	cfg.now = opts.URL
 	return &server{cfg: cfg, log: opts.Logger, lockWait: seconds(opts.Timeout / 3),
 		hold: seconds(opts.Timeout / 10)}, nil
 }

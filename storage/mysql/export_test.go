@@ -31,6 +31,15 @@ func CheckURL(url string) (*mysql.Config, error) {
 	return c.dial(false, &mysql.NopLogger{})
 }
 
+// Dial returns the configuration of one connection.
+func Dial(url string, opts contract.DriverOptions) (*mysql.Config, error) {
+	s, err := newServer(url, opts)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.dial(false, &mysql.NopLogger{})
+}
+
 // CheckVersion is checkVersion.
 func CheckVersion(version string, mariadb bool) error { return checkVersion(version, mariadb) }
 

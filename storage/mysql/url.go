@@ -21,6 +21,8 @@ import (
 // config is what a database URL says. Files are named here and read for each new connection, so
 // that passwords and certificates can be replaced while the program runs.
 type config struct {
+	// now, if not nil, returns the URL as it is now, for the user and the password.
+	now            func() (string, error)
 	user, database string
 	network, addr  string
 	// The password is that of passwordFile, else of the URL, else of the environment variable
@@ -221,7 +223,7 @@ func (c *config) String() string {
 // as they are now.
 func (c *config) dial(multiStatements bool, log mysql.Logger) (*mysql.Config, error) {
 	d := mysql.NewConfig()
-	d.User, d.DBName, d.Net, d.Addr = c.user, c.database, c.network, c.addr
+	d.DBName, d.Net, d.Addr = c.database, c.network, c.addr
 	d.Timeout = c.connectTimeout
 	d.Logger = log
 	// Reads are constant statements with arguments that the driver quotes: one round trip, and but
@@ -231,11 +233,21 @@ func (c *config) dial(multiStatements bool, log mysql.Logger) (*mysql.Config, er
 	d.MultiStatements = multiStatements
 	// The store's limits follow from the server's max_allowed_packet; see limitsFor.
 	d.MaxAllowedPacket = 1 << 30
-	password, err := c.readPassword()
+	login := c
+	if c.now != nil {
+		url, err := c.now()
+		if err != nil {
+			return nil, err
+		}
+		if login, err = parseURL(url); err != nil {
+			return nil, err
+		}
+	}
+	password, err := login.readPassword()
 	if err != nil {
 		return nil, err
 	}
-	d.Passwd = password
+	d.User, d.Passwd = login.user, password
 	if c.tls == tlsOff {
 		return d, nil
 	}

@@ -136,6 +136,26 @@ func TestPasswordFile(t *testing.T) {
 	}
 }
 
+// The user and the password of a connection are those of the URL as it is now.
+func TestURLNow(t *testing.T) {
+	opts := options(t)
+	const opened = "mysql://first:one@h/store"
+	for now, want := range map[string]string{
+		opened: "first:one", "mysql://first:two@h/store": "first:two",
+		"mysql://second:three@elsewhere/other": "second:three", "mysql://": "error",
+	} {
+		opts.URL = func() (string, error) { return now, nil }
+		c, err := mysql.Dial(opened, opts)
+		got := "error"
+		if err == nil {
+			got = c.User + ":" + c.Passwd
+		}
+		if got != want || err == nil && (c.Addr != "h:3306" || c.DBName != "store") {
+			t.Errorf("%s: %+v, %v, want %s", now, c, err, want)
+		}
+	}
+}
+
 // FuzzURL: a URL with a password in it, whatever is around it, is understood or is an error in one
 // line without the password.
 func FuzzURL(f *testing.F) {

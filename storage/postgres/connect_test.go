@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -162,6 +163,47 @@ func TestPasswordRotation(t *testing.T) {
 	if _, err := b.Identity(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// The user and the password are those of the URL as it is now, as where each lease of a vault is a
+// user of its own.
+func TestUserRotation(t *testing.T) {
+	database := migrated(t)
+	admin := connect(t, database)
+	const grant = `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s`
+	first, second := role(t, admin, grant), role(t, admin, grant)
+	var now atomic.Value
+	now.Store(as(t, database, first, secret))
+	opts := options(t)
+	opts.URL = func() (string, error) { return now.Load().(string), nil }
+	b, err := contract.OpenBackend(t.Context(), postgres.Driver, now.Load().(string), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	seen := head(t, b)
+	now.Store(as(t, database, second, secret))
+	exec(t, admin, fmt.Sprintf(`ALTER ROLE %s NOLOGIN`, first),
+		fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`, first))
+	eventually(t, "the second user to log in", func() bool {
+		_, err := b.State(t.Context())
+		return err == nil
+	})
+	if _, err := b.Commit(t.Context(), group(seen, "a")); err != nil {
+		t.Error(err)
+	}
+	var users int
+	if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE usename = $1`,
+		second).Scan(&users); err != nil || users == 0 {
+		t.Errorf("%d sessions are the second user's, %v", users, err)
+	}
+	now.Store("postgres://%zz")
+	exec(t, admin, fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`,
+		second))
+	eventually(t, "the URL to be refused", func() bool {
+		_, err := b.State(t.Context())
+		return err != nil && contract.ClassOf(err) == contract.Denied
+	})
 }
 
 // A commit is durable though the server's default is that it need not be, and sessions are as the

@@ -20,7 +20,9 @@ import (
 
 // config is what the URL and the options say.
 type config struct {
-	url     string
+	url string
+	// now, if not nil, returns the URL as it is now, for the user and the password.
+	now     func() (string, error)
 	log     *slog.Logger
 	timeout time.Duration
 
@@ -38,7 +40,7 @@ const defaultTimeout = 30 * time.Second
 // parseURL reads the URL, and the files that it names. See the package documentation for its
 // parameters.
 func parseURL(url string, opts contract.DriverOptions) (*config, error) {
-	c := &config{url: url, log: opts.Logger, timeout: cmp.Or(opts.Timeout, defaultTimeout),
+	c := &config{url: url, now: opts.URL, log: opts.Logger, timeout: cmp.Or(opts.Timeout, defaultTimeout),
 		prepared: true}
 	if misplaced(url) {
 		return nil, contract.Errorf(contract.Denied, "the database URL has an @ after the host: write / "+
@@ -107,7 +109,7 @@ func readPassword(file string) (string, error) {
 }
 
 // refresh reads anew what may have changed in files and in the environment since the URL was
-// parsed: the password, client certificates, certificate authorities. It is called for every new
+// parsed: the user, the password, client certificates, certificate authorities. It is called for every new
 // connection.
 func (c *config) refresh(cc *pgx.ConnConfig) error {
 	fresh, err := pgx.ParseConfig(c.url)
@@ -116,12 +118,30 @@ func (c *config) refresh(cc *pgx.ConnConfig) error {
 	}
 	secure(c.url, fresh)
 	cc.Password, cc.TLSConfig, cc.Fallbacks = fresh.Password, fresh.TLSConfig, fresh.Fallbacks
+	if c.now != nil {
+		if cc.User, cc.Password, err = c.login(); err != nil {
+			return err
+		}
+	}
 	if c.passwordFile != "" {
 		if cc.Password, err = readPassword(c.passwordFile); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// login returns the user and the password of the URL as it is now.
+func (c *config) login() (user, password string, err error) {
+	url, err := c.now()
+	if err != nil {
+		return "", "", contract.Errorf(contract.Denied, "%w", err)
+	}
+	now, err := pgx.ParseConfig(url)
+	if err != nil {
+		return "", "", urlError(err)
+	}
+	return now.User, now.Password, nil
 }
 
 // hosts lists the servers of a configuration, for people.

@@ -34,6 +34,10 @@ type Config struct {
 	// URL names the database, such as sqlite:///var/lib/rowkeeper/state.db, memory:,
 	// postgres://user@host/database or mysql://user@host:3306/database.
 	URL string
+	// URLNow, if not nil, returns the URL as it is now, such as the content of a file. It is called
+	// for every new connection to a server, which logs in with the user and the password that it
+	// names; nothing else in it may differ from URL.
+	URLNow func() (string, error)
 	// Drivers are the kinds of databases that the URL may name. A program links those that it
 	// lists, and no others.
 	Drivers []contract.Driver
@@ -313,7 +317,7 @@ func (c Config) withDefaults() Config {
 
 func (c Config) driverOptions() contract.DriverOptions {
 	return contract.DriverOptions{Store: c.Store, Logger: c.Logger, Timeout: c.Timeout, Now: c.Clock,
-		RefuseLost: c.RefuseLost}
+		URL: c.URLNow, RefuseLost: c.RefuseLost}
 }
 
 // driver picks the driver by the URL's scheme, and checks the name of the store. Nothing else of
