@@ -123,8 +123,15 @@ var advice = map[uint16]string{
 	1290: "the server is read-only: a replica, or not promoted yet; point the URL to the primary",
 	1836: "the server is read-only: a replica, or not promoted yet; point the URL to the primary",
 	1047: "the Galera node is not ready: it is not connected to its cluster, or has no quorum",
-	1021: "the server's disk is full",
-	1114: "the server's disk or tablespace is full",
+	1021: "the server's disk is full: make room there",
+	1114: "the server's disk or tablespace is full: make room there",
+	1129: "the server has blocked this host after connections that failed: mend their cause, and " +
+		"run FLUSH HOSTS (in MySQL 8.4 and later TRUNCATE TABLE performance_schema.host_cache)",
+	1203: "the account has as many connections as it may: raise max_user_connections, or lower " +
+		"pool_max_conns",
+	1226: "the account has used up what it may: raise its limits by ALTER USER … WITH, or " +
+		"max_user_connections",
+	1227: "the account lacks a privilege that the error names: grant it",
 	1040: "the server has too many connections: raise max_connections, or lower pool_max_conns",
 	1049: "the database does not exist: create it, or correct the URL",
 	1044: "the account has no privileges on the database: grant them, or correct the URL",
@@ -132,14 +139,15 @@ var advice = map[uint16]string{
 		"in MYSQL_PWD)",
 	1698: "access denied: the account authenticates by its socket; give it a password, or " +
 		"another account",
-	1130: "the server does not accept connections from this host for this account",
+	1130: "the server has no account for connections from this host: create one for it, such as " +
+		"'user'@'%'",
 	1142: "the account lacks a privilege: it needs SELECT, INSERT, UPDATE and DELETE on the " +
 		"database, for migrations also CREATE, ALTER, INDEX and DROP",
-	1820: "the account's password has expired",
-	1862: "the account's password has expired",
-	3118: "the account is locked",
+	1820: "the account's password has expired: set one by ALTER USER … IDENTIFIED BY",
+	1862: "the account's password has expired: set one by ALTER USER … IDENTIFIED BY",
+	3118: "the account is locked: unlock it by ALTER USER … ACCOUNT UNLOCK",
 	3159: "the server requires an encrypted connection: set tls=true in the URL",
-	4151: "the account is locked",
+	4151: "the account is locked: unlock it by ALTER USER … ACCOUNT UNLOCK",
 	1205: "a lock was not granted in time: another session holds it; SELECT * FROM " +
 		"information_schema.innodb_trx ORDER BY trx_started shows which, and KILL ends it",
 	1146: "the database holds no rowkeeper store: run `rowkeeper migrate up`",

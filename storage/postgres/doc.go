@@ -72,7 +72,8 @@
 //
 // # Privileges
 //
-// `rowkeeper migrate up` and `rowkeeper stores create` need a role that may create tables. The
+// `rowkeeper migrate up` and `rowkeeper stores create` need a role that may create tables: one that
+// owns the database, or has CREATE on the schema (since PostgreSQL 15 not everybody has that). The
 // server's role needs SELECT, INSERT, UPDATE and DELETE on the tables rowkeeper_log,
 // rowkeeper_live, rowkeeper_lease, rowkeeper_store and rowkeeper_aborted, and SELECT on
 // rowkeeper_schema.

@@ -96,12 +96,14 @@ func statementError(e *pgconn.PgError) *contract.Error {
 			"pg_stat_activity and pg_replication_slots) and VACUUM the database that it names (%w)", e)
 	}
 	switch e.Code {
-	case "42P01", "3F000":
+	case "3F000":
+		return contract.Errorf(class, "the schema that this role's search_path names does not exist: "+
+			"create it, or correct search_path in the database URL (%w)", e)
+	case "42P01":
 		return contract.Errorf(class, "the database does not hold the tables of a rowkeeper store "+
 			"where this role's search_path leads: run `rowkeeper migrate up` (%w)", e)
 	case "42501":
-		return contract.Errorf(class, "the database role lacks a privilege: grant SELECT, INSERT, "+
-			"UPDATE and DELETE on the tables rowkeeper_* (%w)", e)
+		return contract.Errorf(class, "the database role lacks a privilege: %s (%w)", missing(e), e)
 	case "25006":
 		return contract.Errorf(class, "the PostgreSQL server is read-only, a standby or set so (%w)", e)
 	case "53300":
@@ -117,6 +119,25 @@ func statementError(e *pgconn.PgError) *contract.Error {
 			e)
 	}
 	return contract.Errorf(class, "PostgreSQL: %w", e)
+}
+
+// missing says what to grant. If the server's language is another one, it says all of it.
+func missing(e *pgconn.PgError) string {
+	const (
+		tables = "grant it SELECT, INSERT, UPDATE and DELETE on the tables rowkeeper_*"
+		schema = "grant it USAGE on the schema, and for migrations CREATE (GRANT CREATE ON SCHEMA " +
+			"public TO the role; since PostgreSQL 15 only the owner of the database has that)"
+		owner = "migrate with the role that owns the tables"
+	)
+	switch {
+	case strings.HasPrefix(e.Message, "permission denied for schema"):
+		return schema
+	case strings.HasPrefix(e.Message, "permission denied for table"):
+		return tables
+	case strings.HasPrefix(e.Message, "must be owner"):
+		return owner
+	}
+	return tables + "; " + schema + "; " + owner
 }
 
 // readError says what a failed read means. Nothing was changed, whatever it was.

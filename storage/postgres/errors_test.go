@@ -45,6 +45,13 @@ func TestServersOwnTrouble(t *testing.T) {
 			"read-only"},
 		{pgconn.PgError{Code: "42501", File: "aclchk.c", Routine: "aclcheck_error"}, contract.Denied,
 			"privilege"},
+		{pgconn.PgError{Code: "42501", Message: "permission denied for schema public"}, contract.Denied,
+			"GRANT CREATE ON SCHEMA"},
+		{pgconn.PgError{Code: "42501", Message: "permission denied for table rowkeeper_log"},
+			contract.Denied, "SELECT, INSERT"},
+		{pgconn.PgError{Code: "42501", Message: "must be owner of table rowkeeper_log"}, contract.Denied,
+			"role that owns"},
+		{pgconn.PgError{Code: "42501", Message: "keine Berechtigung"}, contract.Denied, "GRANT CREATE"},
 	} {
 		if got := postgres.StatementError(&c.err); got.Class != c.class ||
 			!strings.Contains(got.Error(), c.says) {

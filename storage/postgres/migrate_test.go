@@ -1,13 +1,39 @@
 package postgres_test
 
 import (
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
+
+// The advice for a role that may not create tables is enough for it to migrate.
+func TestMigrateWithoutCreate(t *testing.T) {
+	database := dbtest.Open(t, dbtest.Postgres).URL
+	admin := connect(t, database)
+	exec(t, admin, `REVOKE CREATE ON SCHEMA public FROM public`)
+	user := role(t, admin)
+	_, err := postgres.Driver.Migrate(t.Context(), as(t, database, user, secret), options(t))
+	wantClass(t, err, contract.Denied)
+	if !strings.Contains(err.Error(), "GRANT CREATE ON SCHEMA public") {
+		t.Errorf("the error is %v", err)
+	}
+	_, err = postgres.Driver.Migrate(t.Context(), with(t, as(t, database, user, secret), "search_path",
+		"nowhere"), options(t))
+	wantClass(t, err, contract.Invalid)
+	if !strings.Contains(err.Error(), "search_path") || strings.Contains(err.Error(), "migrate up") {
+		t.Errorf("the error is %v", err)
+	}
+	exec(t, admin, `GRANT CREATE ON SCHEMA public TO `+user)
+	if _, err := postgres.Driver.Migrate(t.Context(), as(t, database, user, secret),
+		options(t)); err != nil {
+		t.Error(err)
+	}
+}
 
 // Many programs migrate one empty database at once, and each migration runs once.
 func TestConcurrentMigrations(t *testing.T) {

@@ -108,6 +108,8 @@ func TestNoPasswordInClearText(t *testing.T) {
 		openError(t, fmt.Sprintf("postgres://user:hunter2@%s/db?sslmode=%s", l.Addr(), mode),
 			contract.Denied, "in clear text")
 	}
+	openError(t, fmt.Sprintf("postgres://user:hunter2@%s/db?sslmode=require", l.Addr()),
+		contract.Denied, "offers no TLS", "sslmode=disable")
 	l.Close()
 	asked := 0
 	for said := range answers {
