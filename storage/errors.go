@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,9 +96,56 @@ func databaseError(resource schema.GroupResource, err *contract.Error) error {
 			"the database has no room left, and nothing was written: "+err.Error(), 0)
 	default:
 		return statusError(resource, http.StatusServiceUnavailable,
-			metav1.StatusReasonServiceUnavailable, "the database is not available: "+err.Error(),
-			retryAfterSeconds)
+			metav1.StatusReasonServiceUnavailable, "the database is not available: "+
+				unavailable(err.Class)+". The server's log says why.", retryAfterSeconds)
 	}
+}
+
+// unavailable says what clients are told of a database that cannot be used. Its address, and who
+// logs in there, are for the server's log alone.
+func unavailable(c contract.Class) string {
+	switch c {
+	case contract.Denied:
+		return "it refuses this server"
+	case contract.ReadOnly:
+		return "it is read-only"
+	case contract.Transient:
+		return "it undid the transaction"
+	case contract.Fenced, contract.Aborted:
+		return "it is not the one that this server has seen"
+	}
+	return "it does not answer"
+}
+
+// apiError is the function apiError, and says in the log what clients are not told.
+func (r *resource) apiError(ctx context.Context, err error) error {
+	var database *contract.Error
+	if ctx.Err() == nil && errors.As(err, &database) && r.store.untold.first(database.Class) {
+		r.store.log.Warn("requests fail: the database is not available", "err", err)
+	}
+	return apiError(ctx, r.name, err)
+}
+
+// untold remembers what requests have failed of, so that the log is told once a minute.
+type untold struct {
+	mu   sync.Mutex
+	told map[contract.Class]time.Time
+}
+
+func (u *untold) first(c contract.Class) bool {
+	if c == contract.Data {
+		return false // which the client is told, and which is about one object
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if time.Since(u.told[c]) < time.Minute {
+		return false
+	}
+	if u.told == nil {
+		u.told = map[contract.Class]time.Time{}
+	}
+	u.told[c] = time.Now()
+	return true
 }
 
 func statusError(resource schema.GroupResource, code int32, reason metav1.StatusReason,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -38,13 +39,13 @@ func TestErrors(t *testing.T) {
 		message string
 	}{
 		"away": {nil, away, 503, metav1.StatusReasonServiceUnavailable, 1,
-			"connection refused"},
+			"it does not answer. The server's log"},
 		"away, wrapped": {nil, fmt.Errorf("read: %w", away), 503,
-			metav1.StatusReasonServiceUnavailable, 1, "connection refused"},
+			metav1.StatusReasonServiceUnavailable, 1, "it does not answer"},
 		"read-only": {nil, contract.Errorf(contract.ReadOnly, "a standby"), 503,
-			metav1.StatusReasonServiceUnavailable, 1, "standby"},
+			metav1.StatusReasonServiceUnavailable, 1, "it is read-only"},
 		"denied": {nil, contract.Errorf(contract.Denied, "the password is wrong"), 503,
-			metav1.StatusReasonServiceUnavailable, 1, "password is wrong"},
+			metav1.StatusReasonServiceUnavailable, 1, "it refuses this server"},
 		"closed": {nil, contract.ErrClosed, 503, metav1.StatusReasonServiceUnavailable, 0,
 			"shutting down"},
 		"full": {nil, contract.Errorf(contract.Full, "disk full"), 507, "InsufficientStorage",
@@ -155,5 +156,24 @@ func TestClosedDatabase(t *testing.T) {
 	}
 	if r.ReadinessCheck() == nil || store.Ready(t.Context()) == nil {
 		t.Error("a closed database is ready")
+	}
+}
+
+// Clients are told neither where the database is nor who logs in there. The log is, once a minute
+// for each class.
+func TestUntold(t *testing.T) {
+	var log strings.Builder
+	r := &resource{name: somePods, store: &Store{log: slog.New(slog.NewTextHandler(&log, nil))}}
+	for _, class := range []contract.Class{contract.Unavailable, contract.Transient, contract.ReadOnly,
+		contract.Fenced, contract.Denied, contract.Denied} {
+		err := r.apiError(t.Context(), contract.Errorf(class, "at db.example.com:5432: refused for %s",
+			"alice"))
+		if !apierrors.IsServiceUnavailable(err) || strings.Contains(err.Error(), "example") ||
+			strings.Contains(err.Error(), "alice") {
+			t.Errorf("class %v: %v", class, err)
+		}
+	}
+	if n := strings.Count(log.String(), "db.example.com:5432"); n != 5 {
+		t.Errorf("the log has %d lines, want one for each class:\n%s", n, log.String())
 	}
 }

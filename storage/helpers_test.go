@@ -64,7 +64,8 @@ func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config,
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := newStore(database.New(store, c.Metrics, Config{}.Database()))
+	config := Config{}.Database()
+	db := newStore(database.New(store, c.Metrics, config), config.Logger)
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)

@@ -290,7 +290,7 @@ func (r *resource) rangeError(ctx context.Context, in listRange, err error) erro
 		return apistorage.NewTooLargeResourceVersionError(uint64(future.Revision),
 			uint64(future.Head), 0)
 	}
-	return apiError(ctx, r.name, err)
+	return r.apiError(ctx, err)
 }
 
 // items appends to the items of a list object.

@@ -86,6 +86,8 @@ func (c Config) Database() database.Config {
 // a process may have several. The other stores of Config.StoreFor share its connections.
 type Store struct {
 	db       *database.Store
+	log      *slog.Logger
+	untold   untold
 	decoders eventDecoders
 	// directories says which codec writes where.
 	directories directories
@@ -105,12 +107,12 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(db), nil
+	return newStore(db, c.Database().Logger), nil
 }
 
-func newStore(db *database.Store) *Store {
+func newStore(db *database.Store, log *slog.Logger) *Store {
 	supportConsistentReads()
-	return &Store{db: db}
+	return &Store{db: db, log: log}
 }
 
 // Database is the store without what knows Kubernetes. storage/etcd can serve it, too.

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,7 @@ import (
 // nothing of it is deleted. A store in memory stays open, since it would be gone.
 type StorePool struct {
 	pool *database.StorePool
+	log  *slog.Logger
 
 	mu sync.Mutex
 	// used are the stores that somebody uses: all who use one share what it keeps for resources.
@@ -33,11 +35,12 @@ type usedStore struct {
 // OpenStores connects to a database, of which it opens no store yet. Config.Store and
 // Config.StoreFor are not used.
 func OpenStores(ctx context.Context, c Config) (*StorePool, error) {
-	pool, err := database.OpenStores(ctx, c.Database())
+	below := c.Database()
+	pool, err := database.OpenStores(ctx, below)
 	if err != nil {
 		return nil, err
 	}
-	return &StorePool{pool: pool, used: map[*database.Store]*usedStore{}}, nil
+	return &StorePool{pool: pool, log: below.Logger, used: map[*database.Store]*usedStore{}}, nil
 }
 
 // Use returns a store. It stays open until the caller and all others who use it have released it,
@@ -51,7 +54,7 @@ func (p *StorePool) Use(ctx context.Context, name string) (store *Store, release
 	defer p.mu.Unlock()
 	s := p.used[db]
 	if s == nil {
-		s = &usedStore{store: newStore(db)}
+		s = &usedStore{store: newStore(db, p.log)}
 		p.used[db] = s
 	}
 	s.users++

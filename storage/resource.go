@@ -170,7 +170,7 @@ func (r *resource) read(ctx context.Context,
 		kv, head, err = r.mvcc.Get(ctx, key)
 		return kv, err
 	})
-	return kv, head, apiError(ctx, r.name, err)
+	return kv, head, r.apiError(ctx, err)
 }
 
 // commit writes one mutation. If somebody else was faster, or nothing proves any more that what was
@@ -186,7 +186,7 @@ func (r *resource) commit(ctx context.Context, verb string, m contract.Mutation)
 	case errors.Is(err, mvcc.ErrOtherEra):
 		return 0, &contract.ConflictError{Key: m.Key, Current: -1}
 	}
-	return revision, apiError(ctx, r.name, err)
+	return revision, r.apiError(ctx, err)
 }
 
 // notOlderThan checks the promise that what is returned is at least as new as the revision that the
@@ -213,7 +213,7 @@ func (r *resource) GetCurrentResourceVersion(ctx context.Context) (uint64, error
 		return r.mvcc.Head(ctx)
 	})
 	if err != nil {
-		return 0, apiError(ctx, r.name, err)
+		return 0, r.apiError(ctx, err)
 	}
 	r.progress.request(head)
 	return uint64(head), nil

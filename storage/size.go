@@ -61,7 +61,7 @@ func (r *resource) Stats(ctx context.Context) (apistorage.Stats, error) {
 	count, err := ask(ctx, r, "listWithCount", func() (int64, error) {
 		return r.mvcc.Count(ctx, all, database.PrefixEnd(all))
 	})
-	return apistorage.Stats{ObjectCount: count}, apiError(ctx, r.name, err)
+	return apistorage.Stats{ObjectCount: count}, r.apiError(ctx, err)
 }
 
 func (n *sizes) stats(ctx context.Context) (apistorage.Stats, error) {

@@ -67,7 +67,7 @@ func (r *resource) Watch(ctx context.Context, key string,
 		// The watch begins now, so that what is written after this function has returned is
 		// certainly seen.
 		if w.revision, err = r.mvcc.Head(ctx); err != nil {
-			return nil, apiError(ctx, r.name, err)
+			return nil, r.apiError(ctx, err)
 		}
 	}
 	w.start(ctx, func() error { return w.run(initial) })
@@ -453,7 +453,7 @@ func (w *watcher) fail(err error) {
 	if errors.Is(err, contract.ErrCompacted) {
 		err = apierrors.NewResourceExpired(watchExpired)
 	} else {
-		err = apiError(w.ctx, w.r.name, err)
+		err = w.r.apiError(w.ctx, err)
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

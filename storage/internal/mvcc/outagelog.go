@@ -25,7 +25,8 @@ func (o *outageLog) failed(err error) {
 // over tells of an attempt that succeeded.
 func (o *outageLog) over() {
 	if o.began {
-		o.log.Info("can " + o.what + " again")
+		// As loud as the first line: programs that show no more than warnings show both.
+		o.log.Warn("the database answers again: can " + o.what)
 		o.began = false
 	}
 }
