@@ -15,9 +15,9 @@
 //
 // The drivers are in packages of their own, so that a program links those that it names.
 //
-// A [Store] stands on a store of storage/internal/database, which knows keys and values. There it is
-// opened, moved and backed up. This package adds the objects. storage/etcd serves the same stores by
-// etcd's API.
+// A [Store] stands on a store of storage/internal/database, which knows keys and values. There it
+// is opened, moved and backed up. This package adds the objects. storage/etcd serves the same
+// stores by etcd's API.
 //
 // # What holds
 //

@@ -89,7 +89,8 @@ func TestRestoreUnderServers(t *testing.T) {
 }
 
 // TestRestoreOfAnotherStore: what a client remembers of an object, by its resourceVersion, is of no
-// use after a backup of another store was restored, in which the same one stands for another object.
+// use after a backup of another store was restored, in which the same one stands for another
+// object.
 func TestRestoreOfAnotherStore(t *testing.T) {
 	source := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
 	other := create(t, pods(t, source), labeled("the other"))

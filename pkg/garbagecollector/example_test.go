@@ -8,8 +8,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/garbagecollector"
 )
 
-// A server of an author's own collects the garbage among its objects while it serves. One of several
-// replicas does so, if Options.Lock is set.
+// A server of an author's own collects the garbage among its objects while it serves. One of
+// several replicas does so, if Options.Lock is set.
 func ExampleCollector() {
 	var server *genericapiserver.GenericAPIServer
 	err := server.AddPostStartHook("garbage-collector",

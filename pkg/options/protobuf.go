@@ -79,8 +79,8 @@ func notInProtobuf(schemes []*runtime.Scheme) map[schema.GroupVersion]bool {
 	return versions
 }
 
-// storableInProtobuf is whether the types of the version that each group is stored in can be encoded
-// in protobuf.
+// storableInProtobuf is whether the types of the version that each group is stored in can be
+// encoded in protobuf.
 func storableInProtobuf(scheme *runtime.Scheme) bool {
 	if scheme == nil {
 		return true

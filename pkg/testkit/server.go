@@ -536,8 +536,8 @@ func (s *Instance) Rollback(ctx context.Context, to Snapshot) error {
 	if to.contents == nil {
 		return errors.New("cannot roll back to the zero Snapshot: take one by Snapshot")
 	}
-	// Otherwise the collector might have read that an owner is absent just before it is brought back,
-	// and then delete its dependents.
+	// Otherwise the collector might have read that an owner is absent just before it is brought
+	// back, and then delete its dependents.
 	s.collector.stop()
 	defer s.collector.start()
 	return storagetest.Restore(ctx, s.Store, to.contents)

@@ -37,8 +37,8 @@
 // # What is refused
 //
 // A revision belongs to one key here. So a transaction that would change several keys at one
-// revision is refused, and so is one inside of another. A deletion of a range deletes many keys in a
-// commit, each with a revision of its own; in a transaction it is refused. The keys of a lease
+// revision is refused, and so is one inside of another. A deletion of a range deletes many keys in
+// a commit, each with a revision of its own; in a transaction it is refused. The keys of a lease
 // that lapses or is revoked are deleted one after the other, too. No key is attached to the lease
 // meanwhile.
 //

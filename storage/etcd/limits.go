@@ -160,7 +160,8 @@ func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, er
 		count = &s.streams
 	}
 	if !count.take(1) {
-		// An error here would leave the timer of its deadline behind, so it is answered as others are.
+		// An error here would leave the timer of its deadline behind, so it is answered as others
+		// are.
 		return context.WithValue(ctx, admissionKey{}, admission{}), nil
 	}
 	ctx, giveUp := context.WithCancel(ctx)
@@ -178,8 +179,8 @@ func (s *Server) Connect() (end func(), ok bool) {
 }
 
 // answering begins to answer a call that was admitted, and returns what ends that, and what gives
-// the call up. A call that its client has given up is not answered, and one that was refused is told
-// so.
+// the call up. A call that its client has given up is not answered, and one that was refused is
+// told so.
 func answering(ctx context.Context) (end func(), giveUp context.CancelFunc, err error) {
 	a := ctx.Value(admissionKey{}).(admission)
 	if a.count == nil {

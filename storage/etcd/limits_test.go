@@ -429,8 +429,8 @@ func TestLongKeys(t *testing.T) {
 	}
 }
 
-// TestSilentRequests: requests that do not come give way to others when as many are waited for as may
-// be.
+// TestSilentRequests: requests that do not come give way to others when as many are waited for as
+// may be.
 func TestSilentRequests(t *testing.T) {
 	with, _ := inMemory(t, nil)
 	// So little memory leaves room for two requests at a time.

@@ -45,8 +45,8 @@ func (s *store) Snapshot(*pb.SnapshotRequest,
 		"a snapshot cannot be had from a server here: \"rowkeeper etcd export\" writes one")
 }
 
-// Defragment implements etcd's Maintenance. There is nothing to do: the database uses again what was
-// freed.
+// Defragment implements etcd's Maintenance. There is nothing to do: the database uses again what
+// was freed.
 func (s *store) Defragment(ctx context.Context,
 	_ *pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
 	head, err := s.s.Head(ctx)

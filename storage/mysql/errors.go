@@ -111,8 +111,8 @@ func classOf(e *mysql.MySQLError, otherwise contract.Class) contract.Class {
 	return otherwise
 }
 
-// fileErrors quote the errno of a file: of the storage engine, or of a log. noSpace finds those of a
-// full disk and of a quota that is exceeded, also where the text is in another language.
+// fileErrors quote the errno of a file: of the storage engine, or of a log. noSpace finds those of
+// a full disk and of a quota that is exceeded, also where the text is in another language.
 var (
 	fileErrors = map[uint16]bool{3: true, 1026: true, 1030: true}
 	noSpace    = regexp.MustCompile(`\b(28|122)\b`)

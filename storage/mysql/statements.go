@@ -126,9 +126,9 @@ const selectPoll = `
  WHERE s.id IN (%s))`
 
 // selectPollDue reads the same of one store, and the first expiry of its keys and leases, each by
-// the index on it, the largest number if there is none. The keys of leases have a negative one. Those of several
-// stores, and those of selectPoll, are put together by UNION ALL: only a store that the text names
-// lets the servers begin in the index behind the keys that do not expire.
+// the index on it, the largest number if there is none. The keys of leases have a negative one.
+// Those of several stores, and those of selectPoll, are put together by UNION ALL: only a store
+// that the text names lets the servers begin in the index behind the keys that do not expire.
 const selectPollDue = `
 (SELECT ` + state + `,
         s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes,

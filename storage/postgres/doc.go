@@ -30,9 +30,9 @@
 //	                              milliseconds after which the server ends a session that holds a lock and does nothing; a sixth of it
 //	statement_timeout             milliseconds that the server gives a read; the time that an operation may take
 //
-// To a server that is not on this machine, the default of sslmode is not libpq's: its certificate is
-// verified, so that the password goes to nobody else. Where TLS is not certain, a password is not
-// sent in clear text, whatever the server asks for, unless require_auth=password is set.
+// To a server that is not on this machine, the default of sslmode is not libpq's: its certificate
+// is verified, so that the password goes to nobody else. Where TLS is not certain, a password is
+// not sent in clear text, whatever the server asks for, unless require_auth=password is set.
 //
 // What pgx knows besides (such as channel_binding, sslnegotiation, service and passfile) works as
 // it does there, as do the environment variables of libpq: PGPASSWORD, PGSSLMODE and so on. Any
@@ -57,7 +57,8 @@
 //
 // A new session sets its time limits first of all, so the limits of the role and the database
 // (statement_timeout, lock_timeout, idle_in_transaction_session_timeout, idle_session_timeout,
-// transaction_timeout) do not matter, except behind a pooler in transaction mode: there, they hold for reads.
+// transaction_timeout) do not matter, except behind a pooler in transaction mode: there, they hold
+// for reads.
 //
 // A pooler in session mode works like the database itself. In transaction mode each transaction
 // gets another session, so add prepared_statements=false: nothing is prepared and no session is set

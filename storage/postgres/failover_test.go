@@ -131,7 +131,8 @@ func TestReadOnlyServer(t *testing.T) {
 }
 
 // A wait for a synchronous standby that somebody cancels confirms nothing: the server has the
-// commit, the standby may not have it, and a failover would lose it. (A sweep waits for no standby.)
+// commit, the standby may not have it, and a failover would lose it. (A sweep waits for no
+// standby.)
 func TestCancelledWaitForStandby(t *testing.T) {
 	s := dbtest.NewServer(t, dbtest.Postgres, dbserver.Options{})
 	db := s.Open()

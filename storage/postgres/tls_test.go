@@ -12,7 +12,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
-// To a database that is elsewhere, TLS is verified unless the URL or the environment says otherwise.
+// To a database that is elsewhere, TLS is verified unless the URL or the environment says
+// otherwise.
 func TestTLSDefault(t *testing.T) {
 	const plain, skipped, verified = "plain", "unverified", "verified"
 	for _, c := range []struct {

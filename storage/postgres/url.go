@@ -109,8 +109,8 @@ func readPassword(file string) (string, error) {
 }
 
 // refresh reads anew what may have changed in files and in the environment since the URL was
-// parsed: the user, the password, client certificates, certificate authorities. It is called for every new
-// connection.
+// parsed: the user, the password, client certificates, certificate authorities. It is called for
+// every new connection.
 func (c *config) refresh(cc *pgx.ConnConfig) error {
 	fresh, err := pgx.ParseConfig(c.url)
 	if err != nil {

@@ -52,8 +52,8 @@ var inTransaction = sqlkit.TxStatements{
 	SetQuota: updateQuota,
 }
 
-// state are the columns of the state without the clock. They are of the store row and the newest row
-// of the log, by their primary keys; SQLite takes the greatest one from the end of the B-tree.
+// state are the columns of the state without the clock. They are of the store row and the newest
+// row of the log, by their primary keys; SQLite takes the greatest one from the end of the B-tree.
 const (
 	state        = `s.epoch, s.compacted, s.swept, h.revision, h.token`
 	storeAndHead = `rowkeeper_store s CROSS JOIN rowkeeper_log h`
@@ -388,8 +388,8 @@ const (
 	beginImmediate = "BEGIN IMMEDIATE"
 	commit         = "COMMIT"
 	rollback       = "ROLLBACK"
-	// selectMark and those below are about the mark of the file; see mark.go. SQLite keeps it in the
-	// first page, which is always in memory.
+	// selectMark and those below are about the mark of the file; see mark.go. SQLite keeps it in
+	// the first page, which is always in memory.
 	selectMark        = "PRAGMA user_version"
 	updateMarkClosed  = "PRAGMA user_version = 0"
 	updateMarkOpening = "PRAGMA user_version = 1"

@@ -24,8 +24,8 @@ var collectSeldom = sync.OnceFunc(func() {
 	}
 })
 
-// keepWithinGroup sets GOMEMLIMIT, unless it is set, to nine tenths of what the control group of this
-// process may have, so that garbage is collected before the kernel ends the process.
+// keepWithinGroup sets GOMEMLIMIT, unless it is set, to nine tenths of what the control group of
+// this process may have, so that garbage is collected before the kernel ends the process.
 func keepWithinGroup() {
 	if _, set := os.LookupEnv("GOMEMLIMIT"); set {
 		return

@@ -5,10 +5,10 @@
 //	go run ./hack/verify/api -update    accepts additions; removals and changes only with -incompatible
 //
 // The library is every package of pkg and storage that programs can import, but pkg/support and
-// pkg/example. A line that is missing or different breaks programs that use it. That fails, until it
-// is accepted by -incompatible; a new line fails until it is accepted by -update, so that nothing is
-// exported by accident. Each of the packages has an example, so that a reader of its documentation
-// sees how it is used.
+// pkg/example. A line that is missing or different breaks programs that use it. That fails, until
+// it is accepted by -incompatible; a new line fails until it is accepted by -update, so that
+// nothing is exported by accident. Each of the packages has an example, so that a reader of its
+// documentation sees how it is used.
 package main
 
 import (
@@ -37,8 +37,8 @@ type module struct {
 }
 
 // promised tells whether the promise of compatibility is about a package of pkg or storage. It is
-// about each that programs can import. The support says that it promises nothing, and the example is
-// there to be copied.
+// about each that programs can import. The support says that it promises nothing, and the example
+// is there to be copied.
 func promised(pkg string) bool {
 	for _, folder := range []string{"pkg/support", "pkg/example"} {
 		if pkg == folder || strings.HasPrefix(pkg, folder+"/") {

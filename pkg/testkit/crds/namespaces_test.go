@@ -252,8 +252,8 @@ func TestNamespacesOfManyDefinitions(t *testing.T) {
 	}
 }
 
-// A webhook that cannot convert the objects of a resource, since it refuses, or never answers, keeps
-// those namespaces that have such objects, which say so. Others go at once.
+// A webhook that cannot convert the objects of a resource, since it refuses, or never answers,
+// keeps those namespaces that have such objects, which say so. Others go at once.
 func TestNamespacesBesideDeadWebhook(t *testing.T) {
 	for name, hangs := range map[string]bool{"refuses": false, "hangs": true} {
 		t.Run(name, func(t *testing.T) {

@@ -95,8 +95,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestLeasesAreBounded: a small file does not make its reader hold much. Leases come in the order of
-// their IDs, each once, and no more than a store has.
+// TestLeasesAreBounded: a small file does not make its reader hold much. Leases come in the order
+// of their IDs, each once, and no more than a store has.
 func TestLeasesAreBounded(t *testing.T) {
 	// file has a number of leases in its header, and then leases with these IDs.
 	file := func(number int, ids ...uint64) io.Reader {

@@ -153,8 +153,9 @@ type Outcome struct {
 	Create  Revision
 	Version int64
 	Lease   Lease
-	// PrevValue is the value that an accepted deletion removed, if its mutation has not HasPrev.
-	// It is nil beyond what [Returned] takes, and a caller that needs the value then reads it from the log.
+	// PrevValue is the value that an accepted deletion removed, if its mutation has not HasPrev. It
+	// is nil beyond what [Returned] takes, and a caller that needs the value then reads it from the
+	// log.
 	PrevValue []byte
 	// Err says why the mutation was not accepted although its expectation holds. Either it is
 	// [ErrNoLease], or it is of class Data: the value that a deletion would remove is lost.

@@ -21,8 +21,8 @@ const (
 	// Data: the database rejected a value. Repeating is useless; a group is split to find the
 	// culprit.
 	Data
-	// Full: there is no room left, until a person has made some: on the disk, or in what the database
-	// numbers its transactions by. Nothing was changed.
+	// Full: there is no room left, until a person has made some: on the disk, or in what the
+	// database numbers its transactions by. Nothing was changed.
 	Full
 	// ReadOnly: the server is a standby, was demoted, or is in read-only mode. Nothing was changed.
 	ReadOnly

@@ -47,7 +47,8 @@ func TestJumpRises(t *testing.T) {
 }
 
 // TestJumpIsExact: until 2038 a fence stays below what JavaScript's numbers hold, even if a hundred
-// others come before it. A history that is beyond, and one of later years, goes on at the fast pace.
+// others come before it. A history that is beyond, and one of later years, goes on at the fast
+// pace.
 func TestJumpIsExact(t *testing.T) {
 	f := NewFence(Position{}, Identity{})
 	last := time.Unix(1<<31, 0)
