@@ -70,7 +70,7 @@ test-race: ## run all tests with the race detector
 # run runs tests with flags, and prints on which databases.
 define run
 @$(MAKE) --no-print-directory $(GOTESTSUM)
-go build -o $(TOOLS)/testdbs ./storage/internal/dbtest/testdbs
+go build -o $(TOOLS)/testdbs ./storage/internal/test/dbtest/testdbs
 $(GOTESTSUM) --format $(FORMAT) --format-hide-empty-pkg $(GOTESTSUM_FLAGS) --ignore-non-json-output-lines --raw-command -- \
 	$(TOOLS)/testdbs hack/test.sh $(1) $(TESTFLAGS) $(PACKAGES)
 endef
@@ -106,12 +106,12 @@ robustness: ## let etcd's robustness framework judge "rowkeeper etcd" under load
 	go build -C hack/torture/robustness -o ../../../bin/robustness/robustness .
 	cd hack/torture/robustness && ../../../bin/robustness/robustness $(ROBUSTNESS)
 
-# make simulate SIMULATE='-sim.budget 8h -sim.seed 0'; storage/internal/simulate/doc.go says more.
+# make simulate SIMULATE='-sim.budget 8h -sim.seed 0'; storage/internal/test/simulate/doc.go says more.
 SIMULATE ?= -sim.budget 10m -sim.seed 0
 
 .PHONY: simulate
 simulate: ## run the storage core on a simulated database with faults, from seeds, and judge what came of it
-	go test ./storage/internal/simulate -run TestSimulation -v -timeout 0 $(SIMULATE)
+	go test ./storage/internal/test/simulate -run TestSimulation -v -timeout 0 $(SIMULATE)
 
 # make mutants MUTANTS='-only "^I3 " -results RESULTS.md'; hack/mutants/main.go says more.
 MUTANTS ?=
@@ -119,7 +119,7 @@ MUTANTS ?=
 .PHONY: mutants
 mutants: export ROWKEEPER_TEST_ONLY := $(FAST)
 mutants: ## put deliberate faults into the code, one by one: the tests have to find each; hours
-	go build -o $(TOOLS)/testdbs ./storage/internal/dbtest/testdbs
+	go build -o $(TOOLS)/testdbs ./storage/internal/test/dbtest/testdbs
 	go build -o bin/mutants ./hack/mutants
 	$(TOOLS)/testdbs bin/mutants $(MUTANTS)
 

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/example"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 var cachedResource = schema.GroupResource{Group: "example.com", Resource: "pods"}

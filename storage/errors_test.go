@@ -18,8 +18,8 @@ import (
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 var somePods = schema.GroupResource{Group: "example.com", Resource: "pods"}

@@ -3,7 +3,7 @@ package storage
 import (
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 // TestStorePool: all who use a store at a time have the same one, so that they take turns at a key,

@@ -9,8 +9,8 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 // TestPrefixesAndDatabases: prefixes of one database and databases of one process do not see each

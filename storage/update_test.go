@@ -17,8 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 // TestHotKey lets many writers count in one object, some with outdated suggestions: no count is

@@ -7,7 +7,7 @@
 // A fault is a piece of a file and what stands in its place. The files stay as they are: the
 // compiler gets the changed one by -overlay. Each fault has one place, by who has to find it:
 //
-//   - simulated.go: faults of the core, for the simulation (storage/internal/simulate). It makes
+//   - simulated.go: faults of the core, for the simulation (storage/internal/test/simulate). It makes
 //     10,000 runs from the seed 1 at most, which take a minute where nothing else runs.
 //   - storage.go: faults of the layer that knows Kubernetes, and those of the core that the
 //     simulation does not come upon, for the fast tests of their package.
@@ -133,7 +133,7 @@ func all() []mutant {
 	return append(append(list, storage...), drivers...)
 }
 
-const simulation = "storage/internal/simulate"
+const simulation = "storage/internal/test/simulate"
 
 // apply makes the replacements. Each old text has to be there once.
 func (m *mutant) apply(code string) (string, error) {

@@ -39,7 +39,7 @@
 // its low-level client is storage/internal/sqlite3. PostgreSQL: binary.go (the binary
 // format) and listen.go. MySQL: text.go (several statements in one text).
 //
-// The package storage/internal/memdb is the shortest example: a complete backend without SQL.
+// The package storage/internal/test/memdb is the shortest example: a complete backend without SQL.
 //
 // # A fourth database
 //
@@ -50,7 +50,7 @@
 //     database needs one
 //   - one line in drivers.go
 //   - a kind in pkg/support/test/programs, its starter in pkg/support/test/dbserver and
-//     in hack/bench, and a line in the lists of drivers of storage/internal/dbtest and
+//     in hack/bench, and a line in the lists of drivers of storage/internal/test/dbtest and
 //     pkg/testkit/databases; all suites then run on it
 //   - hack/torture/internal/rows, which reads and damages the tables without the product's code,
 //     and the packages that hack/verify/linkage looks for
@@ -58,5 +58,5 @@
 //
 // Tests of its own follow the others: statements_test.go reads the plan of each statement,
 // faults_test.go breaks connections, and backend_test.go runs the suite of
-// storage/internal/backendtest.
+// storage/internal/test/backendtest.
 package drivers

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
-	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/memdb"
 )
 
 // stream is a stream of one request. What is sent to the client is dropped.

@@ -16,8 +16,8 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/memdb"
 )
 
 // hooked is a database in memory whose operations call a hook first; see [memdb.Backend].

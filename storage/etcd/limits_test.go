@@ -23,8 +23,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/memdb"
 )
 
 // unavailable tells whether the error is one that clients try again.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 // TestReadLock: a backup takes its locks while one process is in the middle of a commit and another

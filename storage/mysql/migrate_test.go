@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 

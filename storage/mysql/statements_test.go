@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 

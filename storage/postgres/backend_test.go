@@ -9,9 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/backendtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/backendtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 

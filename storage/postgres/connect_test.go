@@ -16,7 +16,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/backendtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/backendtest"
 )
 
 func options(t testing.TB) contract.DriverOptions {

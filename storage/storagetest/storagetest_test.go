@@ -18,7 +18,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/storagetest"
 )
 

@@ -29,7 +29,7 @@ var forbidden = []string{
 	"k8s.io/sample-apiserver",
 	"go.etcd.io/etcd/server",
 	module + "/pkg",
-	module + "/storage/internal/dbtest",
+	module + "/storage/internal/test/dbtest",
 	module + "/storage/storagetest",
 }
 

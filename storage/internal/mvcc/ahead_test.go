@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 // paged tells of each page that was read. Before it reads one, it asks before.

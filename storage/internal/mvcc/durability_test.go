@@ -10,8 +10,8 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 func TestDurability(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 // load is writers on several stores, and a watcher on each, for as long as a fault takes.

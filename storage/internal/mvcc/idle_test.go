@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/memdb"
 )
 
 // TestCompactionOfAnIdleStore: when all is compacted, a pass asks the database nothing until

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 // TestResolutionIsDurable: a transaction that only reads may see what is not durable yet. One that

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/memdb"
 )
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/memdb"
 )
 
 // readerModel is what the keys of a database were at each revision.

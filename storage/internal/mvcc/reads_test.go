@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 // BenchmarkReads lists 10,000 keys with values of 1 KB: whole, in pages of 500, and in pages at a

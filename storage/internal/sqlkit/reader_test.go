@@ -16,8 +16,8 @@ import (
 	mysqldriver "github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/memdb"
 )
 
 // server is the database: what memdb does not have of a real one. The driver changes it, and calls

@@ -22,7 +22,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/report"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest/report"
 )
 
 func main() {

@@ -10,7 +10,7 @@ import (
 
 	_ "modernc.org/sqlite" // for its version
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/report"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest/report"
 )
 
 // ran and missed count the tests of this process.

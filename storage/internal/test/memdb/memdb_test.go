@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/backendtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/backendtest"
 )
 
 func TestConformance(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/report"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest/report"
 )
 
 // What two test binaries append is counted together, and what did not run stands out with its
