@@ -4,7 +4,7 @@ package main
 // are below storage/internal.
 var simulated = []mutant{
 	// One history.
-	{breaks: "I1", what: "a transaction reads before it has the lock", file: "memdb/transaction.go",
+	{breaks: "I1", what: "a transaction reads before it has the lock", file: "test/memdb/transaction.go",
 		old: "	select {\n	case b.d.lock",
 		new: "	early := b.d.version.Load()\n	select {\n	case b.d.lock",
 		also: []string{"newest.next()", "early.next()", "!b.d.version.CompareAndSwap(newest, t)",
@@ -23,17 +23,17 @@ var simulated = []mutant{
 	// Nothing acknowledged is lost, nothing refused is done.
 	{breaks: "I2", what: "an unknown outcome is taken for a failure", file: "mvcc/commit.go",
 		old: "		if class == contract.Unknown {",
-		new: "		if class == contract.Unknown {\n			class = Transient\n		}\n		if false {"},
+		new: "		if class == contract.Unknown {\n			class = contract.Transient\n		}\n		if false {"},
 	{breaks: "I2", what: "a group is declared not done without a record", file: "contract/rules.go",
 		old: "r.Aborted, record = true, true", new: "r.Aborted, record = true, false"},
 	{breaks: "I2", what: "a group does not look for its token", file: "contract/rules.go",
 		old: "	case aborted:", new: "	case false:"},
-	{breaks: "I2", what: "an aborted token is not found", file: "memdb/tables.go",
+	{breaks: "I2", what: "an aborted token is not found", file: "test/memdb/tables.go",
 		old: "return a.token == token", new: "return false"},
 	{breaks: "I2", what: "tokens are forgotten too early", file: "contract/rules.go",
 		old: "func ForgetAborted(st State) Revision { return st.Compacted }",
 		new: "func ForgetAborted(st State) Revision { return st.Head.Revision + 1 }"},
-	{breaks: "I2", what: "tokens are recorded with a revision of before", file: "memdb/locked.go",
+	{breaks: "I2", what: "tokens are recorded with a revision of before", file: "test/memdb/locked.go",
 		old: "abortedRow{token, seen}", new: "abortedRow{token, 1}"},
 	{breaks: "I2", what: "compaction does not refuse a late group", file: "contract/rules.go",
 		old: "	case gone, g.Seen.Revision < st.Compacted:", new: "	case gone:"},
@@ -45,7 +45,7 @@ var simulated = []mutant{
 	{breaks: "I2", what: "a resolution is not durable", file: "contract/locked.go",
 		old: "return tx.Abort(NewToken(), after.Revision)", new: "return nil"},
 	{breaks: "I2", what: "the rows of a group are looked for too late in the log",
-		file: "memdb/locked.go", old: "x.t.from(after + 1)", new: "x.t.from(after + 2)"},
+		file: "test/memdb/locked.go", old: "x.t.from(after + 1)", new: "x.t.from(after + 2)"},
 	{breaks: "I2", what: "one writer is told of another one's row", file: "mvcc/commit.go",
 		old: "row != nil && w.m.Expects(row.Prev) &&", new: "row != nil &&"},
 	// Every event once and in order.
@@ -67,7 +67,7 @@ var simulated = []mutant{
 	{breaks: "I3", what: "a long batch leaves out its end", file: "mvcc/watch.go",
 		old: "w.first = 0\n			if n := batchOf(piece); n < len(piece) {",
 		new: "w.first = 0\n			piece = piece[:min(len(piece), 2)]\n			if n := batchOf(piece); n < len(piece) {"},
-	{breaks: "I3", what: "the tail leaves out a row", file: "memdb/read.go",
+	{breaks: "I3", what: "the tail leaves out a row", file: "test/memdb/read.go",
 		old: "		tail.Rows = append(tail.Rows, r)\n		bytes",
 		new: "		if r.Revision%5 != 0 {\n			tail.Rows = append(tail.Rows, r)\n		}\n		bytes"},
 	// Reads are linearizable.
@@ -81,9 +81,9 @@ var simulated = []mutant{
 		old: "	if res.Revision < res.Head {\n		undone, err", new: "	if false {\n		undone, err"},
 	{breaks: "I5", what: "a delta does not look at compaction", file: "mvcc/reader.go",
 		old: "	case st.Compacted > q.At:", new: "	case st.Compacted > q.At && false:"},
-	{breaks: "I5", what: "a page has rows of later", file: "memdb/read.go",
+	{breaks: "I5", what: "a page has rows of later", file: "test/memdb/read.go",
 		old: "if !l.visible(q.At) {\n			continue", new: "if false {\n			continue"},
-	{breaks: "I5", what: "a delta leaves out the revision itself", file: "memdb/read.go",
+	{breaks: "I5", what: "a delta leaves out the revision itself", file: "test/memdb/read.go",
 		old: "r.Prev <= q.At", new: "r.Prev < q.At"},
 	// No revision twice.
 	{breaks: "I6", what: "any other epoch is accepted", file: "contract/rules.go",
@@ -119,7 +119,7 @@ var simulated = []mutant{
 	{breaks: "I6", what: "a suspicion in the present epoch is not looked into", file: "mvcc/fence.go",
 		old: "	if s.hub.position().Epoch != suspect.Epoch {",
 		new: "	if s.hub.position().Epoch == suspect.Epoch {"},
-	{breaks: "I6", what: "a fence records no fingerprint", file: "memdb/locked.go",
+	{breaks: "I6", what: "a fence records no fingerprint", file: "test/memdb/locked.go",
 		old: "		s.fingerprint = fingerprint", new: "		_ = fingerprint"},
 	{breaks: "I6", what: "deltas survive a fence", file: "mvcc/fence.go",
 		old: "	s.deltas.forget()", new: "",
@@ -151,11 +151,11 @@ var simulated = []mutant{
 		old: "Expect: e.Revision, Era: era, Delete: true,\n" +
 			"			PrevValue: values[e.Revision].Value, PrevLease: values[e.Revision].Lease,\n" +
 			"			HasPrev: true})",
-		new: "Expect: Any, Era: era, Delete: true})"},
-	{breaks: "expiry", what: "the reaper takes what lives longest", file: "memdb/read.go",
+		new: "Expect: contract.Any, Era: era, Delete: true})"},
+	{breaks: "expiry", what: "the reaper takes what lives longest", file: "test/memdb/read.go",
 		old: "cmp.Compare(a.expiry, b.expiry)", new: "cmp.Compare(b.expiry, a.expiry)"},
-	{breaks: "expiry", what: "keys do not expire", file: "memdb/commit.go",
+	{breaks: "expiry", what: "keys do not expire", file: "test/memdb/commit.go",
 		old: "expiry: m.Expiry(now)", new: "expiry: 0"},
-	{breaks: "expiry", what: "keys expire early", file: "memdb/read.go",
+	{breaks: "expiry", what: "keys expire early", file: "test/memdb/read.go",
 		old: "		if left > 0 || len(expired)", new: "		if left > time.Second || len(expired)"},
 }

@@ -239,7 +239,7 @@ var storage = []mutant{
 		new: "	if false {\n		s.reapIn", in: core, tests: "Expir|Idle"},
 	{breaks: "I6", what: "the rows of a resolution are not seen",
 		file: "storage/internal/mvcc/commit.go", old: "range []contract.Position{own, r.State.Head}",
-		new: "range append([]Position{own}[:0], r.State.Head)", in: simulation,
+		new: "range append([]contract.Position{own}[:0], r.State.Head)", in: simulation,
 		tests: "TestFoundAfterAFence"},
 	{breaks: "I6", what: "positions are forgotten without proof",
 		file: "storage/internal/mvcc/positions.go",
