@@ -725,7 +725,8 @@ func (j *judge) watch(x *watch) {
 		over := false
 		for n := tip.at(upto); n != nil && n.rev() > x.after; n = n.parent {
 			r := &n.row
-			over = over || r.Marker()
+			// A watch may begin at the fence itself: nobody has seen the revision before it.
+			over = over || r.Marker() && r.Revision > x.after+1
 			if !r.Marker() && x.matches(r.Key) {
 				want = append(want, fmt.Sprintf("%d %s %q %t replaces %d, created %d, version %d",
 					r.Revision, r.Key, r.Value, r.Deleted, r.Prev, r.Create, r.Version))
