@@ -148,7 +148,7 @@ func (w *watcher) run(initial bool) error {
 			return err
 		}
 	}
-	events, err := w.r.mvcc.Watch(w.ctx, w.mvccOptions())
+	events, err := w.begin()
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (w *watcher) run(initial bool) error {
 // replay sends the events up to a revision, and perhaps some after it. Then it has sent all up to
 // w.revision.
 func (w *watcher) replay(until contract.Revision) error {
-	events, err := w.r.mvcc.Watch(w.ctx, w.mvccOptions())
+	events, err := w.begin()
 	if err != nil {
 		return err
 	}
@@ -207,14 +207,20 @@ func (w *watcher) forward(from watch.Interface) error {
 	return nil
 }
 
-func (w *watcher) mvccOptions() mvcc.WatchOptions {
+// begin begins the watch of the engine. The engine can still tell what follows the revision before
+// the compacted one, and etcd's API asks for that. To Kubernetes, a resourceVersion before the
+// compacted one has expired.
+func (w *watcher) begin() (*mvcc.Watcher, error) {
+	if w.revision < w.r.mvcc.CompactedRevision() {
+		return nil, contract.ErrCompacted
+	}
 	o := mvcc.WatchOptions{After: w.revision, AllPrev: !w.everyone, Progress: w.opts.ProgressNotify}
 	if w.opts.Recursive {
 		o.Prefix = w.key
 	} else {
 		o.Key = w.key
 	}
-	return o
+	return w.r.mvcc.Watch(w.ctx, o)
 }
 
 // sendInitial sends the current state as ADDED events, and sets the revision to the snapshot's.

@@ -59,8 +59,7 @@ func newCluster(t testing.TB) *cluster {
 		}
 	}
 	var err error
-	// nolint:usetesting // the servers run as another user, who could not enter the test's own
-	// directory
+	//nolint:usetesting // the servers run as another user, who could not enter the test's own directory
 	if c.dir, err = os.MkdirTemp("", "rowkeeper-galera-"); err != nil {
 		t.Fatal(err)
 	}

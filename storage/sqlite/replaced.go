@@ -51,7 +51,7 @@ func (b *backend) replaced(cause error) error {
 	b.long.end(errMoved)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	why := error(errMoved)
+	var why error = errMoved
 	if !b.moved {
 		if why = b.displaced(); why == nil {
 			why = errMoved // and it has come back
