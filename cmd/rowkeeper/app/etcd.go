@@ -648,7 +648,8 @@ func (c *etcdCommand) openStores(ctx context.Context) (*etcd.StorePool, error) {
 	return etcd.OpenStores(ctx, config.Database())
 }
 
-// listen listens on a URL that was validated. A socket's file that nobody listens on is replaced.
+// listen listens on a URL that was validated. A socket's file that nobody listens on is replaced,
+// and no other file.
 func (c *etcdCommand) listen(text string, own *tlsFiles,
 	files func(serverName string) *tlsFiles) (net.Listener, error) {
 	e, err := c.endpoint(text, own)
@@ -660,8 +661,16 @@ func (c *etcdCommand) listen(text string, own *tlsFiles,
 			conn.Close()
 			return nil, fmt.Errorf("another process listens on %s", text)
 		}
-		if err := os.Remove(e.address); err != nil && !errors.Is(err, os.ErrNotExist) {
+		switch st, err := os.Lstat(e.address); {
+		case errors.Is(err, os.ErrNotExist):
+		case err != nil:
 			return nil, err
+		case st.Mode()&os.ModeSocket == 0:
+			return nil, fmt.Errorf("%s is no socket: name another path, or remove the file", e.address)
+		default:
+			if err := os.Remove(e.address); err != nil {
+				return nil, err
+			}
 		}
 	}
 	l, err := net.Listen(e.network, e.address)
