@@ -51,11 +51,12 @@ func (b *backend) replaced(cause error) error {
 	b.long.end(errMoved)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var why error = errMoved
+	var why error
 	if !b.moved {
-		if why = b.displaced(); why == nil {
-			why = errMoved // and it has come back
-		}
+		why = b.displaced()
+	}
+	if why == nil {
+		why = errMoved // it is known already, or the file has come back
 	}
 	switch {
 	case b.moved:
