@@ -9,7 +9,8 @@ package contract
 // Clients in JavaScript hold revisions as numbers of 53 bits, and compare them. So there are two
 // paces. At the slow one, revisions stay below exact until the year 2038. A history that has come
 // to exact, by whatever way, goes on at the fast one, which fits until the year 2242. A jump is
-// four seconds of its pace. So as few fences as possible are ahead of the clock, and none by more.
+// four seconds of its pace: fences that follow each other at once run ahead of the clock by four
+// seconds each.
 const (
 	// exact is the first revision that a number of 53 bits cannot tell from the next one.
 	exact Revision = 1 << 53

@@ -261,8 +261,8 @@ const (
 	// longBatch is how long a batch takes that is not made larger: on SQLite it keeps writers out,
 	// and what takes so long there is the rows.
 	longBatch = 100 * time.Millisecond
-	// fenceDebt is more than any store writes between two sweeps. A fence a quarter of an hour
-	// after the one before moves the head as far.
+	// fenceDebt is more than any store writes between two sweeps. A fence twenty minutes after
+	// the one before moves the head as far.
 	fenceDebt contract.Revision = 1 << 32
 )
 
