@@ -28,6 +28,6 @@ func ExampleRun() {
 	if code != commands.ExitUsage {
 		os.Exit(code)
 	}
-	// Output: bookmarks: a file has to be named, or - for a standard stream (see bookmarks backup
-	// --help)
+	// Output:
+	// bookmarks: a file has to be named, or - for a standard stream (see bookmarks backup --help)
 }
