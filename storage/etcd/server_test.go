@@ -707,7 +707,7 @@ func TestHalfClosedWatch(t *testing.T) {
 }
 
 // TestCompactedWatch: a watch from the compacted revision, which the refusal of an older one names,
-// has everything from there on, and nothing of what was before.
+// has everything from there on, and nothing of what was before, as in etcd.
 func TestCompactedWatch(t *testing.T) {
 	each(t, func(t *testing.T, c *clientv3.Client) {
 		for i := range 4 {
@@ -717,7 +717,8 @@ func TestCompactedWatch(t *testing.T) {
 		put(t, c, "a", "again")
 		for _, at := range []int64{3, 6} {
 			want := map[int64]string{
-				3: "put a=1@2.3.2, put a=2@2.4.3, put a=3@2.5.4, delete a=@0.6.0",
+				3: "put a=1@2.3.2, put a=2@2.4.3 was a=1@2.3.2, put a=3@2.5.4 was a=2@2.4.3, " +
+					"delete a=@0.6.0 was a=3@2.5.4",
 				6: "delete a=@0.6.0, put a=again@7.7.1"}[at]
 			must[*clientv3.CompactResponse](t)(c.Compact(t.Context(), at,
 				clientv3.WithCompactPhysical()))
@@ -727,7 +728,8 @@ func TestCompactedWatch(t *testing.T) {
 				t.Errorf("%v", res)
 			}
 			n := strings.Count(want, ",") + 1
-			got := events(t, c.Watch(t.Context(), "a", clientv3.WithRev(res.CompactRevision)), n)
+			got := events(t, c.Watch(t.Context(), "a", clientv3.WithPrevKV(),
+				clientv3.WithRev(res.CompactRevision)), n)
 			if strings.Join(got[:n], ", ") != want {
 				t.Errorf("from the compacted revision %d: %q, want %s", at, got, want)
 			}

@@ -60,6 +60,8 @@ type watch struct {
 	withoutPut, withoutDelete bool
 	// seen is the revision up to which the client was told everything. Protected by watchStream.mu.
 	seen contract.Revision
+	// compacted is the compacted revision when the watch began.
+	compacted contract.Revision
 }
 
 // Watch implements etcd's Watch.
@@ -240,6 +242,7 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 	ws.mu.Lock()
 	w.w = watcher
 	w.seen = max(w.seen, after) // the client has not asked for what is older
+	w.compacted = ws.s.s.CompactedRevision()
 	ws.mu.Unlock()
 	ws.begin(func() { ws.follow(w) })
 	return ws.answer()
@@ -408,7 +411,9 @@ func (ws *watchStream) tell(w *watch, b mvcc.Batch) error {
 	return ws.moved(w, b.Progress)
 }
 
-// event makes an event of etcd. The previous state is missing if compaction has removed it.
+// event makes an event of etcd. The previous state is missing if compaction has removed it. As in
+// etcd, it is missing where the watch began at the compacted revision, though memory may have it: a
+// client that needs both states learns there, always, that it was too late.
 func (ws *watchStream) event(w *watch, e *mvcc.Event) (*mvccpb.Event, int, error) {
 	event := &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: []byte(e.Key), ModRevision: int64(e.Revision)}}
 	if e.Deleted {
@@ -418,7 +423,7 @@ func (ws *watchStream) event(w *watch, e *mvcc.Event) (*mvccpb.Event, int, error
 		event.Kv.Lease, event.Kv.Value = int64(e.Lease), e.Value
 	}
 	size := len(e.Key) + len(e.Value)
-	if !w.prevKv || e.Prev == 0 {
+	if !w.prevKv || e.Prev == 0 || e.Revision <= w.compacted {
 		return event, size, nil
 	}
 	for {
