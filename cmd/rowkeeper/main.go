@@ -1,4 +1,5 @@
-// Rowkeeper is a Kubernetes-style API server that keeps its objects in a SQL database.
+// Rowkeeper serves Kubernetes-style APIs, or etcd's API, from a SQL database. It also moves data,
+// and begins projects.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Package drivers is the list of all databases, for programs that serve any of them. Read on to add
-// a database. A program that imports the package links them all. A program that needs only one
-// database imports only that driver. Nothing else in the library imports this package.
+// Package drivers is the list of all databases, for programs that serve any of them. A program that
+// imports the package links them all. A program that needs only one database imports only that
+// driver. Nothing else in the library imports this package. Read on to add a database.
 //
 // # What a driver consists of
 //

@@ -1,12 +1,12 @@
 // Package etcd is a gRPC server of etcd's v3 API in front of a store. An unchanged kube-apiserver
 // can use it, and so can other clients of etcd. The package decides what a request means:
 // comparisons, expectations, and when a transaction is tried again (kv.go, txn.go). It turns
-// requests into reads and mutations of storage/internal/mvcc. That package decides what is written
-// and what watches see.
+// requests into reads and mutations of storage/internal/mvcc, which commits them by the rules of
+// storage/internal/contract, and delivers the events.
 //
 // [Open] opens a store, and [OpenStores] opens many when they are used. Both stand on
-// storage/internal/database, as package storage does. A program that serves nothing else links
-// nothing of Kubernetes.
+// storage/internal/database, beside package storage, which this package does not use. A program
+// that serves nothing else links nothing of Kubernetes.
 //
 // # What is exact
 //

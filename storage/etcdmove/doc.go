@@ -1,4 +1,5 @@
-// Package etcdmove moves what an etcd holds into a store, and what a store holds into an etcd.
+// Package etcdmove moves what an etcd holds into a store, and what a store holds into an etcd. It
+// works on keys and values, by package etcd and by the format of backups.
 // Leases go along, with the time that they have left. History does not: every revision from before
 // a move answers "compacted" after it. So every client lists again, and no client mixes two
 // histories.

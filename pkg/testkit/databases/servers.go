@@ -1,5 +1,5 @@
-// Package databases gives empty databases to tests of API servers, on servers that run already: for
-// the authors of servers that package testkit runs. The environment names the database servers.
+// Package databases gives empty databases to tests of API servers that package testkit runs. The
+// environment names the database servers, which run already.
 // Package containers, which is a module of its own, starts some in containers.
 package databases
 

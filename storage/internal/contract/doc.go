@@ -1,15 +1,17 @@
-// Package contract says what a database does for Rowkeeper's storage, and what the rules of the
-// history decide. The engine (storage/internal/mvcc) stands on it from above, the drivers from
-// below. It imports nothing of Rowkeeper, and it runs no goroutine.
+// Package contract says what a driver must do for Rowkeeper's storage, and has the rules that
+// decide what is written, what is removed, and where a fence goes. The engine
+// (storage/internal/mvcc) stands on it from above, the drivers from below. It imports nothing of
+// Rowkeeper, and it runs no goroutine.
 //
 // Three kinds of things are here:
 //
 //   - The types: a [Row] of the log, a [Mutation], a [Group] of them, the [State] that every answer
 //     carries, the classes of errors ([Class]).
-//   - What a database does. A [Driver] opens a [Database], which has a [Backend] for each store. A
-//     Backend reads rows and runs transactions, and it decides nothing. Its optional abilities are
-//     small interfaces ([Notifier], [Poller], [Shared], [Reconnector], [Volatile], [Opened],
-//     [Pooled], [KeysReader]). The package backendtest checks what their comments promise.
+//   - What a driver does. A [Driver] opens a [Database], which has a [Backend] for each store. A
+//     Backend reads rows and runs transactions, and it has no rules of its own. Its optional
+//     abilities are small interfaces ([Notifier], [Poller], [Shared], [Reconnector], [Volatile],
+//     [Opened], [Pooled], [KeysReader]). The package backendtest checks what their comments
+//     promise.
 //   - The rules: pure functions, with tables of tests. They decide who may write ([CheckWriter],
 //     [CheckGroup]), what is accepted of a group ([Decide]), what became of a group with an unknown
 //     outcome ([Resolve]), how far a compaction may go ([CompactTo]), which rows the sweep removes
@@ -18,11 +20,11 @@
 //     uses ([Gate]), what a quota refuses ([Excess]) and when a boot is recorded ([Durability]).
 //
 // A commit is the backend's own transaction ([Backend.Commit]), since it must hold the commit lock
-// for as short a time as the database allows. It applies the rules itself. What is rare is written
-// here once for all backends, as a transaction that holds the lock ([Backend.Locked]) and applies a
-// rule: [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint], [Import.Into], [Drop],
-// [Recreate], [SetQuota], and what grants, renews and ends leases (lease.go). [SweepBatch] plans
-// without the lock.
+// for as short a time as the database allows. The backend calls the rules there. What is rare is
+// written here once for all backends, as a transaction that holds the lock ([Backend.Locked]) and
+// applies a rule: [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint],
+// [Import.Into], [Drop], [Recreate], [SetQuota], and what grants, renews and ends leases
+// (lease.go). [SweepBatch] plans without the lock.
 //
 // The tables, the invariants I1 to I7 and why they hold are in the documentation of mvcc.
 package contract

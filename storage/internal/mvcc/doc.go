@@ -1,6 +1,7 @@
-// Package mvcc stores keys, values and their history in a SQL database, as etcd's mvcc does in its
-// own. It is the engine: it commits, delivers, reads and keeps up. The contract below it
-// (storage/internal/contract) says what a database does and has the rules of the history, which
+// Package mvcc is the engine. It keeps keys, values and their history in a database that a driver
+// gives, as the package of the same name does in etcd. The committer writes groups, the tailer
+// reads what other processes have written, and the hub delivers both to watches. The contract below
+// it (storage/internal/contract) says what a driver does and has the rules of the history, which
 // decide what is written, what is removed and where a fence goes. docs/contributing.md has a table
 // of all decisions and their files.
 //

@@ -1,5 +1,5 @@
-// Package sqlkit is what the drivers of SQL databases do once: the reads of [mvcc.Backend], the
-// methods of a transaction and of a snapshot, and the connections that the stores of a process
+// Package sqlkit is what the drivers of SQL databases do once: the reads of [contract.Backend],
+// the methods of a transaction and of a snapshot, and the connections that the stores of a process
 // share. A driver supplies the texts of the statements, runs them, and decodes columns.
 //
 // # Reads
@@ -26,7 +26,7 @@
 // # Connections to a server
 //
 // The backend of a store on a server embeds a [Member]. It takes the connections that the store's
-// [mvcc.Gate] lets pass, and no more of those that write than one store may have. Where a server
-// says that it is read-only, the member tells the [mvcc.Address]. [Poll] polls several members by
-// one statement.
+// [contract.Gate] lets pass, and no more of those that write than one store may have. Where a
+// server says that it is read-only, the member tells the [mvcc.Address]. [Poll] polls several
+// members by one statement.
 package sqlkit

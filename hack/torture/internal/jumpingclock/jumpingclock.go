@@ -1,7 +1,7 @@
-// Package jumpingclock is a replica whose clock can be moved. It is the product's server, put
-// together with the storage's option for another clock, which the program rowkeeper has no flag
-// for. Only on SQLite the replica's clock decides anything that is stored: the other databases use
-// their own clocks.
+// Package jumpingclock is a replica whose clock can be moved. Package replica serves it, on a
+// storage with the option for another clock, which the program rowkeeper has no flag for. Only on
+// SQLite the replica's clock decides anything that is stored: the other databases use their own
+// clocks.
 package jumpingclock
 
 import (

@@ -1,4 +1,5 @@
-// Package replica serves the API of "rowkeeper serve" on a storage that is put together otherwise.
+// Package replica serves the example API in this process, without package server, so that a test
+// chooses the storage.
 package replica
 
 import (

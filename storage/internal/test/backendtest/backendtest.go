@@ -1,4 +1,4 @@
-// Package backendtest is the conformance suite of [contract.Backend]: the contract that the
+// Package backendtest is the test suite of every [contract.Backend]: the contract that the
 // interface states, method by method, with the edge cases in which databases differ. Every database
 // runs it.
 package backendtest

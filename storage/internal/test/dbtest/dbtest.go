@@ -1,6 +1,6 @@
-// Package dbtest gives tests an empty database of every kind, on servers that the test kit's
-// package dbserver starts. Tests below the folder storage use it. Tests of API servers use the test
-// kit's package databases.
+// Package dbtest gives tests an empty database of every kind, on servers that
+// pkg/support/test/dbserver starts. Tests below the folder storage use it. Tests of API servers use
+// the test kit's package databases.
 //
 //	func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
 //
@@ -17,7 +17,7 @@
 // SQLite is always there. A kind of server that cannot be had is a failure if
 // ROWKEEPER_TEST_REQUIRE (a list with commas) names it; otherwise its tests are skipped, with the
 // reason, and [Main] prints it at the end. ROWKEEPER_TEST_ONLY (a list, too) restricts the tests to
-// some kinds. SQLite's name stands for Memory, too.
+// some kinds. SQLite's name stands for SQLite in memory (Memory), too.
 package dbtest
 
 import (

@@ -1,4 +1,5 @@
-// Package memdb is a database in memory for tests: the shortest complete [mvcc.Backend].
+// Package memdb is a database of Go values, for tests: the shortest complete [contract.Backend].
+// SQLite's databases in memory are another thing.
 //
 // Tests of mvcc use it where the database does not matter: it needs no files and no server, has no
 // clock and no randomness of its own, and all its waiting is for channels, so it works under
@@ -22,9 +23,9 @@
 //	backend.go      the rest, which is short here
 //	version.go      what a real database does not have: its earlier versions
 //
-// The package decides nothing. It reads rows, asks a rule of mvcc ([mvcc.CheckGroup],
-// [mvcc.Decide], [mvcc.SweepPlan.Check], and by [Backend.Locked] the others), and writes what the
-// rule says.
+// The package decides nothing. It reads rows, asks a rule of the contract ([contract.CheckGroup],
+// [contract.Decide], [contract.SweepPlan.Check], and by [Backend.Locked] the others), and writes
+// what the rule says.
 //
 // # What holds
 //
@@ -36,7 +37,7 @@
 //   - Values are shared and never changed.
 //
 // Real backends implement some of the optional interfaces. This one implements all. A test that
-// wants a backend without them hides them: struct{ mvcc.Backend }.
+// wants a backend without them hides them: struct{ contract.Backend }.
 //
 // The suite in backendtest compares it with the real databases. If a real database behaves
 // otherwise, the suite has to say so first.
