@@ -34,7 +34,7 @@ type database struct {
 	// admin has a new connection for each use, which is compared with nothing: Identity and Fence
 	// are how a store moves to another server.
 	admin *sql.DB
-	lists sqlkit.Lists
+	lists *sqlkit.Lists
 	// holders are the backends, and who has connected.
 	holders contract.Holders
 }

@@ -12,20 +12,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Lists bounds how many lists are read at the same time, by all stores that share connections: some
-// connections are left for reads of single keys, which would wait in the same line.
-type Lists chan struct{}
-
-// NewLists makes the bound for conns connections for the classes Single and List together.
-func NewLists(conns int) Lists { return make(Lists, max(1, conns-keptForSingle)) }
-
-// keptForSingle is how many of the connections that read are kept from lists, if there are so many.
-const keptForSingle = 2
-
 // Reader implements the reads of [contract.Backend].
 type Reader struct {
 	db    Database
-	lists Lists
+	lists *line
 	// member, if the store is one, hears of a server that is read-only.
 	member interface{ readOnly() }
 
@@ -36,12 +26,12 @@ type Reader struct {
 }
 
 // NewReader makes a Reader.
-func NewReader(db Database, s *Statements, lists Lists) *Reader {
+func NewReader(db Database, s *Statements, lists *Lists) *Reader {
 	member, _ := db.(interface{ readOnly() })
 	return &Reader{
 		member:   member,
 		db:       db,
-		lists:    lists,
+		lists:    lists.line(),
 		state:    Read{What: "read the state", Class: Head, SQL: s.State, OneRow: true},
 		tail:     Read{What: "read the log", Class: Tail, SQL: s.Tail, Columns: 13},
 		get:      Read{What: "read a key", Class: Single, SQL: s.Get, Columns: 8, OneRow: true},
@@ -91,13 +81,11 @@ type result struct {
 func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error,
 	args ...any) (contract.State, error) {
 	if q.Class == List {
-		select {
-		case r.lists <- struct{}{}:
-			defer func() { <-r.lists }()
-		case <-ctx.Done():
+		if err := r.lists.begin(ctx); err != nil {
 			return contract.State{}, contract.Errorf(contract.Unavailable,
-				"cannot %s: other lists were not read in time: %w", q.What, ctx.Err())
+				"cannot %s: other lists were not read in time: %w", q.What, err)
 		}
+		defer r.lists.end()
 	}
 	res := &result{}
 	err := r.db.Query(ctx, q, func(c Cursor) bool {
