@@ -288,10 +288,11 @@ WHERE s.id = $store`
 // one that it replaced by primary key. Markers and deletions hold nothing.
 const selectGrowth = `
 SELECT ` + state + `,
-       z.objects, z.bytes
+       z.objects, z.written - z.replaced, z.replaced
 FROM ` + storeAndHead + `
 JOIN (SELECT CAST(COALESCE(SUM(NOT g.deleted), 0) AS SIGNED) - COUNT(p.revision) AS objects,
-             CAST(COALESCE(SUM(IF(g.deleted, 0, LENGTH(g.key) + LENGTH(g.value))), 0) - COALESCE(SUM(LENGTH(p.key) + LENGTH(p.value)), 0) AS SIGNED) AS bytes
+             CAST(COALESCE(SUM(IF(g.deleted, 0, LENGTH(g.key) + LENGTH(g.value))), 0) AS SIGNED) AS written,
+             CAST(COALESCE(SUM(LENGTH(p.key) + LENGTH(p.value)), 0) AS SIGNED) AS replaced
       FROM rowkeeper_log g FORCE INDEX (PRIMARY)
       LEFT JOIN rowkeeper_log p FORCE INDEX (PRIMARY) ON p.store = $store AND p.revision = IF(g.prev_revision > 0, g.prev_revision, NULL)
       WHERE g.store = $store AND g.revision > ?) z

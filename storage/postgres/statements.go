@@ -346,10 +346,11 @@ FROM header CROSS JOIN (
 //
 // $1 revision.
 var sqlGrowth = ofStore(`WITH` + state + `
-SELECT header.*, grown.*
+SELECT header.*, grown.objects, grown.written - grown.replaced, grown.replaced
 FROM header CROSS JOIN (
-    SELECT count(*) FILTER (WHERE NOT g.deleted) - count(p.bytes),
-           (coalesce(sum(octet_length(g.key) + octet_length(g.value)) FILTER (WHERE NOT g.deleted), 0) - coalesce(sum(p.bytes), 0))::bigint
+    SELECT count(*) FILTER (WHERE NOT g.deleted) - count(p.bytes) AS objects,
+           coalesce(sum(octet_length(g.key) + octet_length(g.value)) FILTER (WHERE NOT g.deleted), 0)::bigint AS written,
+           coalesce(sum(p.bytes), 0)::bigint AS replaced
     FROM (SELECT prev_revision, deleted, key, value FROM rowkeeper_log WHERE store = $store::integer AND revision > $1::bigint ORDER BY revision OFFSET 0) g
     LEFT JOIN LATERAL (
         SELECT octet_length(key) + octet_length(value) AS bytes FROM rowkeeper_log

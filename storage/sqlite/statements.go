@@ -298,11 +298,12 @@ WHERE ` + theStore
 // selectGrowth walks the log from a revision on by its primary key, and finds by it what each row
 // replaced. Markers and deletions hold nothing.
 const selectGrowth = `
-SELECT ` + state + `, u.objects, u.bytes
+SELECT ` + state + `, u.objects, u.written - u.replaced, u.replaced
 FROM ` + storeAndHead + `
 CROSS JOIN (
     SELECT coalesce(sum(NOT g.deleted), 0) - count(p.revision) AS objects,
-           coalesce(sum(iif(g.deleted, 0, length(g.key) + length(g.value))), 0) - coalesce(sum(length(p.key) + length(p.value)), 0) AS bytes
+           coalesce(sum(iif(g.deleted, 0, length(g.key) + length(g.value))), 0) AS written,
+           coalesce(sum(length(p.key) + length(p.value)), 0) AS replaced
     FROM rowkeeper_log g LEFT JOIN rowkeeper_log p ON p.revision = nullif(g.prev_revision, 0)
     WHERE g.revision > ?1
 ) u

@@ -152,7 +152,8 @@ func newLimitStoreCommand(p server.Program) *cobra.Command {
 			"When a quota is used up they answer 403 Forbidden to what creates an object, and to " +
 			"what lets one grow if it is the bytes that are used up. They measure every few " +
 			"seconds, so the store may come to hold a little more. To delete objects, and to make " +
-			"them smaller, always works.",
+			"them smaller, always works. History that needs more than these bytes is compacted " +
+			"early.",
 		Example: "  " + p.Name + " stores limit team-a --objects 10000 --bytes 500Mi --database-file url.txt",
 		Args:    oneStore,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -341,6 +341,15 @@ type Usage struct {
 	Objects, Bytes int64
 }
 
+// Growth is what rows of the log have changed.
+type Growth struct {
+	// Usage is by how much what the objects need has grown.
+	Usage
+	// Replaced is the length of the keys and values that the rows replaced or deleted. Until a
+	// compaction passes the rows, this is history that the store keeps.
+	Replaced int64
+}
+
 // Backend is a store in a database. This is its whole contract; the package backendtest checks it.
 // The package storage/drivers says what a driver consists of.
 //
@@ -460,9 +469,9 @@ type Backend interface {
 	// number.
 	Usage(ctx context.Context) (Usage, State, error)
 
-	// Growth returns by how much the usage has grown with the rows after a revision. That is right
-	// if the revision is not below compacted.
-	Growth(ctx context.Context, after Revision) (Usage, State, error)
+	// Growth returns what the rows after a revision have changed. That is right if the revision is
+	// not below compacted.
+	Growth(ctx context.Context, after Revision) (Growth, State, error)
 
 	// Quota reads what the store may hold.
 	Quota(ctx context.Context) (Quota, State, error)

@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// Quota bounds what a store holds. 0 is no bound.
+// Quota bounds what a store holds. 0 is no bound. Writes are refused that would exceed it; history
+// is compacted early, so that what was replaced needs no more bytes than what there is may need.
 type Quota Usage
 
 // Excess says which bounds of a quota a store has reached.
@@ -39,6 +40,43 @@ func (e *Excess) Refuses(creates bool, growth int) error {
 		return &Error{Class: Full, Err: &QuotaError{"bytes", e.Usage.Bytes, e.Quota.Bytes}}
 	}
 	return nil
+}
+
+// Aged is a piece of history: the length of the keys and values that the rows up to a revision
+// have replaced, after those of the piece before.
+type Aged struct {
+	Until Revision
+	Bytes int64
+}
+
+// historyPieces is how finely history is measured: a piece is grown until it has this part of what
+// may be kept.
+const historyPieces = 64
+
+// Age adds a piece to a history of which a store keeps at most so many bytes. It forgets what the
+// compacted revision has passed. The pieces stay few, since two neighbours have more than a 64th.
+func Age(history []Aged, piece Aged, compacted Revision, most int64) []Aged {
+	for len(history) > 0 && history[0].Until <= compacted {
+		history = history[1:]
+	}
+	if n := len(history); n > 0 && history[n-1].Bytes+piece.Bytes <= most/historyPieces {
+		history[n-1] = Aged{piece.Until, history[n-1].Bytes + piece.Bytes}
+		return history
+	}
+	return append(history, piece)
+}
+
+// EarlyBoundary decides up to which revision a history is compacted, so that it keeps at most so
+// many bytes: 0 if it keeps no more now. A compaction to a revision lets go of all that the rows up
+// to there have replaced, and of nothing else.
+func EarlyBoundary(history []Aged, most int64) Revision {
+	var kept int64
+	for i := len(history) - 1; i >= 0; i-- {
+		if kept += history[i].Bytes; kept > most {
+			return history[i].Until
+		}
+	}
+	return 0
 }
 
 // QuotaError says that a store holds as much as it may.

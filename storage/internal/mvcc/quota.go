@@ -32,6 +32,8 @@ func (s *Store) checkQuota(ctx context.Context, m *contract.Mutation) error {
 type measured struct {
 	at    contract.Position
 	usage contract.Usage
+	// history is what rows up to the position have replaced, since the process measures.
+	history []contract.Aged
 }
 
 // quotaLoop measures the store while it has a quota, at once and then again and again.
@@ -66,7 +68,8 @@ func (s *Store) quota(ctx context.Context) (q contract.Quota, st contract.State,
 }
 
 // measure reads the quota, and what the store holds if it has one: by what was written since the
-// last time, and only if compaction has passed that, by all objects.
+// last time, and only if compaction has passed that, by all objects. History that needs more bytes
+// than the objects may is compacted, whatever the policy keeps.
 func (s *Store) measure(ctx context.Context, m *measured) error {
 	var usage contract.Usage
 	q, st, err := s.quota(ctx)
@@ -88,25 +91,32 @@ func (s *Store) measure(ctx context.Context, m *measured) error {
 		return since.at.Epoch == st.Head.Epoch && since.at.Revision >= st.Compacted
 	}
 	if since.at != st.Head && grows(st) {
+		var grown contract.Growth
 		st, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-			usage, st, err = s.b.Growth(ctx, since.at.Revision)
+			grown, st, err = s.b.Growth(ctx, since.at.Revision)
 			return st, err
 		})
-		usage.Objects += since.usage.Objects
-		usage.Bytes += since.usage.Bytes
-		*m = measured{st.Head, usage}
+		usage.Objects = since.usage.Objects + grown.Objects
+		usage.Bytes = since.usage.Bytes + grown.Bytes
+		*m = measured{st.Head, usage, contract.Age(since.history,
+			contract.Aged{Until: st.Head.Revision, Bytes: grown.Replaced}, st.Compacted, q.Bytes)}
 	}
 	if err == nil && !grows(st) {
 		st, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 			usage, st, err = s.b.Usage(ctx)
 			return st, err
 		})
-		*m = measured{st.Head, usage}
+		*m = measured{at: st.Head, usage: usage}
 	}
 	if err != nil {
 		*m = measured{}
 		return err
 	}
 	s.excess.Store(contract.ExcessOf(q, m.usage))
+	if q.Bytes == 0 {
+		m.history = nil
+	} else if r := contract.EarlyBoundary(m.history, q.Bytes); r > st.Compacted {
+		return s.Compact(ctx, r)
+	}
 	return nil
 }

@@ -45,6 +45,77 @@ func TestExcess(t *testing.T) {
 	}
 }
 
+// TestEarlyBoundary: history is let go of up to where the rest is as small as it may be.
+func TestEarlyBoundary(t *testing.T) {
+	for name, test := range map[string]struct {
+		pieces    [][2]int64
+		compacted contract.Revision
+		want      contract.Revision
+	}{
+		"nothing":             {nil, 0, 0},
+		"as much as may be":   {[][2]int64{{10, 600}, {20, 40}}, 0, 0},
+		"more":                {[][2]int64{{10, 600}, {20, 41}}, 0, 10},
+		"much more":           {[][2]int64{{10, 600}, {20, 600}, {30, 600}}, 0, 20},
+		"one piece":           {[][2]int64{{10, 641}}, 0, 10},
+		"compacted":           {[][2]int64{{10, 600}, {20, 600}}, 10, 0},
+		"not yet compacted":   {[][2]int64{{10, 600}, {20, 600}}, 9, 10},
+		"small pieces":        {[][2]int64{{10, 5}, {20, 5}, {30, 631}}, 0, 20},
+		"nothing is replaced": {[][2]int64{{10, 640}, {20, 0}, {30, 0}}, 0, 0},
+	} {
+		var history []contract.Aged
+		for _, p := range test.pieces {
+			history = contract.Age(history, contract.Aged{Until: contract.Revision(p[0]), Bytes: p[1]},
+				test.compacted, 640)
+		}
+		if got := contract.EarlyBoundary(history, 640); got != test.want {
+			t.Errorf("%s: %d, want %d", name, got, test.want)
+		}
+	}
+	var history []contract.Aged
+	for r := range contract.Revision(100_000) {
+		history = contract.Age(history, contract.Aged{Until: r, Bytes: 1}, r-60_000, 64_000)
+	}
+	if len(history) > 128 {
+		t.Errorf("a history has %d pieces", len(history))
+	}
+}
+
+// TestQuotaOfHistory: a store whose quota bounds its bytes keeps no more of what was replaced,
+// though its policy keeps everything. What has not been replaced for long can be watched.
+func TestQuotaOfHistory(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		s := open(t, db, mvcc.Config{QuotaInterval: time.Millisecond,
+			Compaction: mvcc.CompactionPolicy{Window: -1}})
+		b, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		if err := contract.SetQuota(t.Context(), b, contract.Quota{Bytes: 1000}); err != nil {
+			t.Fatal(err)
+		}
+		r := put(t, s, "/a", 0, string(make([]byte, 300)))
+		for end := time.Now().Add(30 * time.Second); s.CompactedRevision() == 0; {
+			if time.Now().After(end) {
+				t.Fatal("the history is not compacted")
+			}
+			r = put(t, s, "/a", r, string(make([]byte, 300)))
+		}
+		for end := time.Now().Add(30 * time.Second); ; {
+			g, _, err := b.Growth(t.Context(), s.CompactedRevision())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if g.Replaced <= 1000 {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%d bytes of history are kept", g.Replaced)
+			}
+		}
+	})
+}
+
 // TestQuota: a process heeds a quota that somebody sets, and what others write; when it is used up,
 // creations and growing updates are refused and nothing else; and compaction and a fence do not
 // change what is counted.

@@ -124,7 +124,8 @@ type Statements struct {
 	// their keys and values.
 	Usage string
 	// Growth counts and measures the log rows after a revision, less those that they replaced, in
-	// one row. Parameter: the revision. Columns: as those of Usage.
+	// one row. Parameter: the revision. Columns: as those of Usage, and the bytes of the keys and
+	// values that were replaced.
 	Growth string
 	// Quota reads what the store may hold, in one row. Columns: objects, bytes.
 	Quota string

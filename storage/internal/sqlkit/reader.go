@@ -56,7 +56,7 @@ func NewReader(db Database, s *Statements, lists *Lists) *Reader {
 			Columns: 2, OneRow: true},
 		usage: Read{What: "measure the objects", Class: Maintenance, SQL: s.Usage, Columns: 2,
 			OneRow: true},
-		growth: Read{What: "measure what was written", Class: Maintenance, SQL: s.Growth, Columns: 2,
+		growth: Read{What: "measure what was written", Class: Maintenance, SQL: s.Growth, Columns: 3,
 			OneRow: true},
 		quota: Read{What: "read the quota", Class: Maintenance, SQL: s.Quota, Columns: 2,
 			OneRow: true},
@@ -403,8 +403,14 @@ func (r *Reader) Usage(ctx context.Context) (contract.Usage, contract.State, err
 }
 
 // Growth implements [contract.Backend].
-func (r *Reader) Growth(ctx context.Context, after contract.Revision) (contract.Usage, contract.State, error) {
-	return r.measure(ctx, &r.growth, int64(after))
+func (r *Reader) Growth(ctx context.Context,
+	after contract.Revision) (g contract.Growth, st contract.State, err error) {
+	st, err = r.query(ctx, &r.growth, func(c Cursor) error {
+		g.Usage = contract.Usage{Objects: c.Int(0), Bytes: c.Int(1)}
+		g.Replaced = c.Int(2)
+		return nil
+	}, int64(after))
+	return g, st, err
 }
 
 // Quota implements [contract.Backend].

@@ -278,7 +278,7 @@ func (b *Backend) Usage(ctx context.Context) (u contract.Usage, st contract.Stat
 
 // Growth implements [contract.Backend].
 func (b *Backend) Growth(ctx context.Context, after contract.Revision) (
-	u contract.Usage, st contract.State, err error) {
+	u contract.Growth, st contract.State, err error) {
 	t, st, err := b.read(ctx, "Growth")
 	if err != nil {
 		return u, st, err
@@ -291,6 +291,7 @@ func (b *Backend) Growth(ctx context.Context, after contract.Revision) (
 		if p := t.row(r.Prev); p != nil {
 			u.Objects--
 			u.Bytes -= int64(len(p.Key) + len(p.Value))
+			u.Replaced += int64(len(p.Key) + len(p.Value))
 		}
 	}
 	return u, st, nil

@@ -433,7 +433,7 @@ func (b *backend) Usage(context.Context) (contract.Usage, contract.State, error)
 	panic("no store has a quota")
 }
 
-func (b *backend) Growth(context.Context, contract.Revision) (contract.Usage, contract.State, error) {
+func (b *backend) Growth(context.Context, contract.Revision) (contract.Growth, contract.State, error) {
 	panic("no store has a quota")
 }
 
