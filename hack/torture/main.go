@@ -216,7 +216,7 @@ func runOne(ctx context.Context, o options, rowkeeper string, s *scenario.Scenar
 		Operations: o.operations, Faults: o.faults,
 		Servers: o.servers, Clients: o.clients, Rate: o.rate, Namespaces: o.namespaces,
 		Long: o.long, Soak: o.soak, Neighbour: o.neighbour, Etcd: o.etcd,
-		EtcdClients: o.etcdClients, Progress: out}
+		EtcdClients: o.etcdClients || s.EtcdClients, Progress: out}
 	if c.Namespaces == 0 && c.Soak > 0 {
 		c.Namespaces = soakNamespaces
 	}

@@ -17,6 +17,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/check"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/front"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumpingclock"
@@ -155,22 +156,34 @@ func TestRestore(t *testing.T) {
 
 // TestScenarios runs scenarios that are not a part of the random one.
 func TestScenarios(t *testing.T) {
-	for name, kind := range map[string]programs.Kind{
-		"clock-jumps":      programs.SQLite,
-		"front-kill":       programs.Postgres,
-		"stuck-watchers":   programs.SQLite,
-		"many-watchers":    programs.SQLite,
-		"hopping-watchers": programs.SQLite,
-		"burst":            programs.SQLite,
-		"big-list":         programs.SQLite,
-		"flood":            programs.SQLite,
-		"database-away":    programs.Postgres,
-		"database-clock":   programs.MariaDB,
+	for _, tc := range []struct {
+		name string
+		kind programs.Kind
+	}{
+		{"clock-jumps", programs.SQLite},
+		{"front-kill", programs.Postgres},
+		{"stuck-watchers", programs.SQLite},
+		{"many-watchers", programs.SQLite},
+		{"hopping-watchers", programs.SQLite},
+		{"burst", programs.SQLite},
+		{"big-list", programs.SQLite},
+		{"flood", programs.SQLite},
+		{"database-away", programs.Postgres},
+		{"database-clock", programs.MariaDB},
+		{"log-removed", programs.SQLite},
+		{"writes-refused", programs.SQLite},
+		{"writes-refused", programs.Postgres},
+		{"writes-refused", programs.MariaDB},
+		{"writes-refused", programs.MySQL},
+		{"password-rotated", programs.Postgres},
+		{"password-rotated", programs.MySQL},
+		{"leases", programs.SQLite},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := scenario.Find(name).For(kind)
+		t.Run(tc.name+" "+string(tc.kind), func(t *testing.T) {
+			kind, s := tc.kind, scenario.Find(tc.name).For(tc.kind)
 			result := runTest(t, scenario.Config{Scenario: s, Kind: kind, Operations: 1000,
-				Faults: s.FaultCount(false), Servers: 2, Clients: 3, Etcd: s.Front})
+				Faults: s.FaultCount(false), Servers: 2, Clients: 3, Etcd: s.Front,
+				EtcdClients: s.EtcdClients})
 			for _, v := range result.Report.Violations {
 				t.Error(v)
 			}
@@ -178,6 +191,19 @@ func TestScenarios(t *testing.T) {
 				t.Log(n)
 			}
 		})
+	}
+}
+
+// TestSilentLoss removes SQLite's log and the mark that tells of it: that nobody notices is found.
+func TestSilentLoss(t *testing.T) {
+	s := scenario.Find("log-removed").For(programs.SQLite)
+	s.Fault = scenario.LogRemovedUnmarked
+	result := runTest(t, scenario.Config{Scenario: s, Kind: programs.SQLite, Operations: 1000,
+		Faults: 1, Servers: 2, Clients: 3})
+	if !slices.ContainsFunc(result.Report.Violations, func(v check.Violation) bool {
+		return v.Rule == "fence" && strings.Contains(v.Text, "no server noticed")
+	}) {
+		t.Errorf("a loss without a fence was not found: %v", result.Report.Violations)
 	}
 }
 

@@ -168,9 +168,21 @@ func atOnce(ctx context.Context, n int, f func(i int)) {
 	wg.Wait()
 }
 
+func p99(took []time.Duration) time.Duration {
+	if len(took) == 0 {
+		return 0
+	}
+	slices.Sort(took)
+	return took[len(took)*99/100]
+}
+
+// tolerated is the longest p99 of one who is attacked: a second, or on a machine where that is
+// nothing unusual, twenty times the p99 before the attack.
+func tolerated(usual time.Duration) time.Duration { return max(time.Second, 20*usual) }
+
 // TestOneClientTakesAllMemory: a client that asks for as much as it can, in each of seven ways,
-// does not make a process that has a GiB use more. The clients of another store are answered as
-// before meanwhile.
+// does not make a process that has a GiB use more. The clients of another store are answered
+// meanwhile, and not much later than before.
 func TestOneClientTakesAllMemory(t *testing.T) {
 	if testing.Short() || runtime.GOOS != "linux" {
 		t.Skip("it takes minutes, and looks at the memory of a process of Linux")
@@ -278,6 +290,23 @@ func TestOneClientTakesAllMemory(t *testing.T) {
 					t.Fatalf("%v\n%s", err, a.log.String())
 				}
 			}
+			// A put and a get of the other store, until the context ends or more says no.
+			use := func(ctx context.Context, more func(done int) bool) (took []time.Duration) {
+				for ctx.Err() == nil && more(len(took)) {
+					began := time.Now()
+					_, err := tenant.Put(t.Context(), key)
+					if err == nil {
+						_, err = tenant.Range(t.Context(), &pb.RangeRequest{Key: key.Key})
+					}
+					if err != nil {
+						t.Errorf("the other store: %v", err)
+						break
+					}
+					took = append(took, time.Since(began))
+				}
+				return took
+			}
+			calm := use(t.Context(), func(done int) bool { return done < 100 })
 			ctx, cancel := context.WithTimeout(t.Context(), lasting)
 			defer cancel()
 			var attacker sync.WaitGroup
@@ -291,21 +320,11 @@ func TestOneClientTakesAllMemory(t *testing.T) {
 					}
 				}
 			})
-			var took []time.Duration
 			var highest int64
-			for ctx.Err() == nil && highest < attackedBytes {
-				began := time.Now()
-				_, err := tenant.Put(t.Context(), key)
-				if err == nil {
-					_, err = tenant.Range(t.Context(), &pb.RangeRequest{Key: key.Key})
-				}
-				if err != nil {
-					t.Errorf("the other store: %v", err)
-					break
-				}
-				took = append(took, time.Since(began))
+			took := use(ctx, func(int) bool {
 				highest = max(highest, a.peak())
-			}
+				return highest < attackedBytes
+			})
 			cancel()
 			attacker.Wait()
 			select {
@@ -317,15 +336,15 @@ func TestOneClientTakesAllMemory(t *testing.T) {
 			if len(took) == 0 {
 				t.Fatal("the other store was not used")
 			}
-			slices.Sort(took)
-			slow := took[len(took)*99/100]
-			t.Logf("%d MiB at most; the other store's p99 of %d puts and gets is %s", highest>>20,
-				len(took), slow.Round(time.Millisecond))
+			slow, usual := p99(took), p99(calm)
+			t.Logf("%d MiB at most; the other store's p99 of %d puts and gets is %s, and %s "+
+				"before", highest>>20, len(took), slow.Round(time.Millisecond),
+				usual.Round(time.Millisecond))
 			if highest >= attackedBytes {
 				t.Errorf("the process has %d MiB", highest>>20)
 			}
-			if slow > time.Second {
-				t.Errorf("the other store's p99 is %s", slow)
+			if slow > tolerated(usual) {
+				t.Errorf("the other store's p99 is %s, and was %s before", slow, usual)
 			}
 			var refused net.Error
 			if conn, err := net.DialTimeout("tcp", a.addresses[0], time.Minute); err == nil {

@@ -97,8 +97,10 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 			func(t *testing.T) {
 				dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 					// The lagging store is a process that does nothing but commit: it knows what it
-					// has seen itself.
-					ahead := open(t, db, mvcc.Config{Logger: testLogger(t)})
+					// has seen itself. The one ahead neither polls nor is notified, so that it does
+					// not notice the restore first.
+					ahead, h := openHeld(t, db, mvcc.Config{PollActive: time.Hour,
+						PollIdle: time.Hour})
 					start := ahead.Delivered()
 					write := func(from, to int) {
 						for i := from; i < to; i++ {
@@ -107,7 +109,7 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 						}
 					}
 					write(0, 10)
-					d := raw(t, db)
+					d, gate := raw(t, db), make(chan struct{})
 					if behind == 10 {
 						lag := openBackend(t, db)
 						defer lag.Close()
@@ -118,6 +120,7 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 						write(10, 20)
 						dump(t, d)
 						write(20, 100)
+						h.hold(gate, nil)
 						restore(t, d)
 						// The dump has all that it has seen, so its write is taken: a revision that
 						// the other store has seen with other content.
@@ -138,6 +141,7 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 							t.Fatal(err)
 						}
 						write(30, 100)
+						h.hold(gate, nil)
 						restore(t, d)
 						_, err = lag.Commit(t.Context(),
 							&contract.Group{Token: contract.Token{9}, Seen: st.Head,
@@ -149,14 +153,10 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 					}
 					watch, err := ahead.Watch(t.Context(),
 						mvcc.WatchOptions{Prefix: "/", After: start + 100})
-					switch {
-					case err == nil:
-						if b, err := watch.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
-							t.Fatalf("a watch over the restore: %+v, %v", b, err)
-						}
-					case !errors.Is(err, contract.ErrCompacted): // it may have noticed by now
+					if err != nil {
 						t.Fatal(err)
 					}
+					close(gate)
 					var revision contract.Revision
 					for revision == 0 {
 						revision, err = ahead.Commit(t.Context(),
@@ -168,6 +168,9 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 					if revision < start+100+contract.JumpBefore(1) {
 						t.Fatalf("after the restore, a write got revision %d; %d had been seen",
 							revision, start+100)
+					}
+					if b, err := watch.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
+						t.Fatalf("a watch over the restore: %+v, %v", b, err)
 					}
 					// All that was written in the lost history reads as compacted, everywhere and
 					// for ever.

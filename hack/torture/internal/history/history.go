@@ -188,7 +188,9 @@ type Row struct {
 	Key            string
 	Deleted        bool
 	Token          string
-	Object         Object
+	// Time is by the database's clock.
+	Time   time.Time
+	Object Object
 }
 
 // Epoch is a part of the log without a fence in it.

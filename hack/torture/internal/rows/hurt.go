@@ -245,16 +245,24 @@ func (d *DB) Restore(ctx context.Context, dump *Dump) (*DB, error) {
 	}
 	// Whoever has the old file open goes on to see that one, and when he closes it, removes the
 	// write-ahead log by its name, which is the new file's by then.
-	if err := d.Close(); err != nil {
+	if err := d.RemoveLog(); err != nil {
 		return nil, err
-	}
-	for _, suffix := range []string{"-wal", "-shm"} {
-		os.Remove(d.path + suffix)
 	}
 	if err := os.Rename(dump.file, d.path); err != nil {
 		return nil, err
 	}
 	return Open(d.url, d.prefixOfKeys, d.store)
+}
+
+// RemoveLog closes the file, and then removes its write-ahead log.
+func (d *DB) RemoveLog() error {
+	err := d.Close()
+	for _, suffix := range []string{"-wal", "-shm"} {
+		if e := os.Remove(d.path + suffix); !errors.Is(e, os.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
 }
 
 func (d *DB) restoreRows(ctx context.Context, dump *Dump) error {

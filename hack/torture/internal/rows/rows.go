@@ -147,19 +147,27 @@ func (d *DB) Expiring(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
+// Leases counts the leases, and the keys that are attached to one.
+func (d *DB) Leases(ctx context.Context) (n int64, err error) {
+	err = d.QueryRowContext(ctx, fmt.Sprintf("SELECT (SELECT count(*) FROM rowkeeper_lease "+
+		"WHERE %[1]s) + (SELECT count(*) FROM rowkeeper_live WHERE expiry < 0 AND %[1]s)",
+		d.in(""))).Scan(&n)
+	return n, err
+}
+
 // marker is the key of a fence's row while it is read.
 const marker = "\x00"
 
 // Log reads rows from a revision on.
 func (d *DB) Log(ctx context.Context, from int64, limit int) ([]history.Row, error) {
 	return d.query(ctx,
-		fmt.Sprintf("SELECT revision, prev_revision, %s, deleted, token, value FROM rowkeeper_log WHERE %s AND revision >= %s ORDER BY revision LIMIT %d", d.key, d.in(""), d.arg(1), limit), from)
+		fmt.Sprintf("SELECT revision, prev_revision, %s, deleted, token, time, value FROM rowkeeper_log WHERE %s AND revision >= %s ORDER BY revision LIMIT %d", d.key, d.in(""), d.arg(1), limit), from)
 }
 
 // Live reads the objects that exist.
 func (d *DB) Live(ctx context.Context) ([]history.Object, error) {
 	rows, err := d.query(ctx,
-		fmt.Sprintf("SELECT l.revision, g.prev_revision, l.%[1]s, g.deleted, g.token, g.value FROM rowkeeper_live l JOIN rowkeeper_log g ON g.revision = l.revision WHERE %[2]s AND %[3]s ORDER BY l.%[1]s", d.key, d.in("l."), d.in("g.")))
+		fmt.Sprintf("SELECT l.revision, g.prev_revision, l.%[1]s, g.deleted, g.token, g.time, g.value FROM rowkeeper_live l JOIN rowkeeper_log g ON g.revision = l.revision WHERE %[2]s AND %[3]s ORDER BY l.%[1]s", d.key, d.in("l."), d.in("g.")))
 	var objects []history.Object
 	for _, r := range rows {
 		if r.Key != "" && r.Key != marker {
@@ -179,9 +187,12 @@ func (d *DB) query(ctx context.Context, query string, args ...any) ([]history.Ro
 	for rows.Next() {
 		var r history.Row
 		var key, token, value []byte
-		if err := rows.Scan(&r.Revision, &r.Prev, &key, &r.Deleted, &token, &value); err != nil {
+		var us int64
+		if err := rows.Scan(&r.Revision, &r.Prev, &key, &r.Deleted, &token, &us,
+			&value); err != nil {
 			return nil, err
 		}
+		r.Time = time.UnixMicro(us)
 		r.Token = hex.EncodeToString(token)
 		switch name, ours := strings.CutPrefix(string(key), d.prefix); {
 		case len(key) == 0:

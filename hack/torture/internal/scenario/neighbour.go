@@ -3,8 +3,10 @@ package scenario
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,6 +52,12 @@ func (e *Env) startNeighbour(ctx context.Context) (*neighbour, error) {
 		way = 0
 	}
 	config := storage.Config{URL: e.DB.URL(way), Drivers: drivers.All(), Store: e.store()}
+	if r, ok := e.DB.(*database.Rotating); ok {
+		config.URLNow = func() (string, error) {
+			content, err := os.ReadFile(r.File(way))
+			return strings.TrimSpace(string(content)), err
+		}
+	}
 	if _, err := storage.CreateStore(ctx, config); err != nil {
 		return nil, err
 	}

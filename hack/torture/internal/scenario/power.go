@@ -30,32 +30,41 @@ func openRelaxed(ctx context.Context, e *Env) (database.Database, error) {
 	if e.Kind == programs.SQLite {
 		return newRelaxedFile(e)
 	}
-	// The server is a program of this machine, since its files are looked for in a directory of
-	// ours.
-	dir := filepath.Join(e.Dir, "disk")
-	if err := os.Mkdir(dir, 0o777); err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(dir, 0o777); err != nil { // database servers run as other users
-		return nil, err
-	}
 	settings := map[string]string{"innodb_flush_log_at_trx_commit": "0"}
 	if e.Kind == programs.Postgres {
 		settings = map[string]string{"fsync": "off"}
 	}
+	served, data, err := openOnDisk(ctx, e, settings)
+	if err != nil {
+		return nil, err
+	}
+	return &relaxedServer{served, data, filepath.Join(filepath.Dir(filepath.Dir(data)), "kept")}, nil
+}
+
+// openOnDisk starts a server whose files can be reached, and tells where they are. So it is a
+// program of this machine.
+func openOnDisk(ctx context.Context, e *Env, settings map[string]string) (*database.Served, string,
+	error) {
+	dir := filepath.Join(e.Dir, "disk")
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		return nil, "", err
+	}
+	if err := os.Chmod(dir, 0o777); err != nil { // database servers run as other users
+		return nil, "", err
+	}
 	served, err := database.NewServed(ctx, e.Kind, e.ways(),
 		dbserver.Options{Dir: dir, Settings: settings})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	found, err := filepath.Glob(filepath.Join(dir, "*", "data"))
 	if err == nil && len(found) != 1 {
 		err = fmt.Errorf("%s has the data directories %v", dir, found)
 	}
 	if err != nil {
-		return nil, errors.Join(err, served.Close())
+		return nil, "", errors.Join(err, served.Close())
 	}
-	return &relaxedServer{served, found[0], filepath.Join(dir, "kept")}, nil
+	return served, found[0], nil
 }
 
 // relaxedServer is a server whose files go back to what they were when it was frozen.

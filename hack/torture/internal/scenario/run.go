@@ -141,10 +141,14 @@ func (e *Env) Fail(rule, format string, args ...any) {
 
 // Hold waits for the short or the long time, or until the context ends.
 func (e *Env) Hold(ctx context.Context, short, long time.Duration) {
+	Wait(ctx, e.held(short, long))
+}
+
+func (e *Env) held(short, long time.Duration) time.Duration {
 	if e.Long {
-		short = long
+		return long
 	}
-	Wait(ctx, short)
+	return short
 }
 
 // Wait waits.
@@ -397,8 +401,12 @@ func (e *Env) openDatabase(ctx context.Context) (err error) {
 // flags are those of every server: compaction runs at full speed, and what is kept is enough for
 // the recorder to see every row.
 func (e *Env) flags(i int) []string {
+	where := "--database=" + e.DB.URL(i)
+	if r, ok := e.DB.(*database.Rotating); ok {
+		where = "--database-file=" + r.File(i)
+	}
 	common := []string{
-		"--database=" + e.DB.URL(i),
+		where,
 		"--store=" + e.store(),
 		"--database-timeout=" + databaseTimeout.String(),
 	}

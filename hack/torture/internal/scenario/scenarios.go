@@ -42,6 +42,10 @@ type Scenario struct {
 	API, Own bool
 	// Front: the fault is one of a "rowkeeper etcd" that a server stores in.
 	Front bool
+	// EtcdClients: the fault is one for clients of etcd's API, without an API server.
+	EtcdClients bool
+	// Filed: the servers read their URLs from files.
+	Filed bool
 	// Short and Long are how many faults there are in a run; 0 means the default.
 	Short, Long int
 
@@ -148,6 +152,19 @@ func Scenarios() []*Scenario {
 		{Name: "database-clock", About: "the clock of the database jumps, by up to an hour, again " +
 			"and again", Kinds: network, Open: openSkewed, Fault: databaseClock, Alone: true,
 			Short: 4},
+		{Name: "log-removed", About: "the write-ahead log is removed under running servers, which " +
+			"then are restarted", Kinds: []programs.Kind{programs.SQLite}, Fault: logRemoved,
+			Loses: true, Alone: true, Short: 1, Long: 10},
+		{Name: "writes-refused", About: "the database refuses writes for a while: a full file " +
+			"system (SQLite), no transaction numbers left (PostgreSQL), read_only (MySQL, MariaDB)",
+			API: true, Own: true, Kinds: all, Open: openRefusing, Fault: writesRefused,
+			Alone: true, Short: 1, Long: 1},
+		{Name: "password-rotated", About: "the password is changed in the database and in the " +
+			"servers' --database-file, and connections end", Kinds: network, Open: openRotating,
+			Fault: passwordRotated, Filed: true, Alone: true, Long: 5},
+		{Name: "leases", About: "1,000 leases (20,000 in the long form) lapse at several " +
+			"\"rowkeeper etcd\", which are killed meanwhile", Kinds: all, Fault: lapsingLeases,
+			EtcdClients: true, Alone: true, Short: 1, Long: 3},
 		{Name: "disk-full", About: "the file system of the database is full for a while",
 			Kinds: []programs.Kind{programs.SQLite, programs.Postgres}, Open: openSmall,
 			Fault: diskFull, Alone: true, Long: 5},
@@ -180,7 +197,7 @@ func (s *Scenario) Fits(etcd, etcdClients bool) bool {
 	case etcdClients:
 		return s.Program == nil && len(s.Args) == 0 && !s.Front && !s.API
 	case etcd:
-		return s.Program == nil && len(s.Args) == 0 && !s.Own
+		return s.Program == nil && len(s.Args) == 0 && !s.Own && !s.Filed && !s.EtcdClients
 	}
 	return !s.Front
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -153,33 +154,46 @@ func (s *small) Close() error {
 	return errors.Join(s.Database.Close(), syscall.Unmount(s.dir, syscall.MNT_DETACH))
 }
 
+// fill fills the file system until empty is called.
+func (s *small) fill() (empty func() error, err error) {
+	filler := filepath.Join(s.dir, "filler")
+	f, err := os.Create(filler)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	full, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		first := sync.OnceFunc(func() { close(full) })
+		zeros := make([]byte, 64<<10)
+		for ctx.Err() == nil {
+			// What the database gives back is taken, too.
+			for err := error(nil); err == nil; {
+				_, err = f.Write(zeros)
+			}
+			first()
+			Wait(ctx, 50*time.Millisecond)
+		}
+	}()
+	<-full
+	return func() error {
+		cancel()
+		<-done
+		return errors.Join(f.Close(), os.Remove(filler))
+	}, nil
+}
+
 // diskFull fills the file system, and makes room again. A database that has ended over it is
 // started again, which is all that an operator has to do.
 func diskFull(ctx context.Context, e *Env) error {
 	s := e.DB.(*small)
-	filler := filepath.Join(s.dir, "filler")
-	f, err := os.Create(filler)
+	empty, err := s.fill()
 	if err != nil {
 		return err
 	}
-	zeros := make([]byte, 64<<10)
-	fill := func() {
-		for err == nil {
-			_, err = f.Write(zeros)
-		}
-	}
-	fill()
-	deadline := time.Now().Add(5 * time.Second)
-	if e.Long {
-		deadline = time.Now().Add(20 * time.Second)
-	}
-	for time.Now().Before(deadline) && ctx.Err() == nil {
-		// What the database gives back is taken, too.
-		err = nil
-		fill()
-		Wait(ctx, 50*time.Millisecond)
-	}
-	if err := errors.Join(f.Close(), os.Remove(filler)); err != nil {
+	e.Hold(ctx, 5*time.Second, 20*time.Second)
+	if err := empty(); err != nil {
 		return err
 	}
 	if p, ok := s.Database.(database.Process); ok {
