@@ -458,28 +458,167 @@ func TestTxn(t *testing.T) {
 				t.Errorf("%v: %v", ops, err)
 			}
 		}
-		_, err := c.Txn(t.Context()).If(clientv3.Compare(clientv3.Version("b"), "=", 1)).
-			Then(clientv3.OpPut("a", "1")).Commit()
-		if status.Code(err) != codes.Unimplemented {
-			t.Errorf("another key is compared than written: %v", err)
-		}
-		// A range is refused also where one key would be enough, or nothing would be written.
-		for i, bounds := range []clientv3.Cmp{
-			clientv3.Compare(clientv3.Version("a").WithPrefix(), "=", 0),
-			clientv3.Compare(clientv3.ModRevision("a").WithRange("a\x00"), ">", 0),
-			clientv3.Compare(clientv3.Value("a").WithRange("\x00"), "=", "x"),
-		} {
-			for _, op := range []clientv3.Op{clientv3.OpPut("a", "1"), clientv3.OpGet("a")} {
-				_, err := c.Txn(t.Context()).If(bounds).Then(op).Else(op).Commit()
-				if status.Code(err) != codes.Unimplemented ||
-					!strings.Contains(err.Error(), "compare one key") {
-					t.Errorf("comparison %d, of a range: %v", i, err)
-				}
-			}
-		}
 		if res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "a")); res.Count != 0 ||
 			res.Header.Revision != 10 {
 			t.Errorf("a transaction that was refused has written: %v", res)
+		}
+	})
+}
+
+// TestTxnComparesOthers: a transaction that changes a key compares other keys and ranges as etcd
+// does, in either branch.
+func TestTxnComparesOthers(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		put(t, c, "a", "1") // 2
+		put(t, c, "b", "2")
+		put(t, c, "b", "3") // 4
+		written := 0
+		for i, test := range []struct {
+			compare []clientv3.Cmp
+			holds   bool
+		}{
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("a"), "=", "1")}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("a"), ">", "1")}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("none"), "!=", "1")}, false},
+			// A comparison that alone would tell what the written key has to be.
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision("a"), "=", 0)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 0)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision("none"), "=", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision("b"), "=", 4)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.LeaseValue("b"), "<", 1)}, true},
+			// Beside one of the written key.
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 2),
+				clientv3.Compare(clientv3.Version("w"), ">", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 1),
+				clientv3.Compare(clientv3.Version("w"), ">", 0)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 2),
+				clientv3.Compare(clientv3.Version("w"), "=", 0)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 1),
+				clientv3.Compare(clientv3.Version("w"), "=", 0)}, false},
+			// Ranges: with keys, without one, with the written key, and those that are none.
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("a").WithRange("c"), ">", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("a").WithRange("c"), "=", 1)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("a").WithRange("c"), "<", "4")}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("a").WithRange("c"), "<", "3")}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("x").WithPrefix(), "=", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("x").WithPrefix(), "=", "")}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision("b").WithRange("\x00"), ">", 3)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision("a").WithRange("\x00"), ">", 3)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("w").WithRange("w\x00"), ">", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("w").WithRange("w\x00"), "=", 0)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("c").WithRange("a"), "=", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("a").WithRange("c"), ">", 0),
+				clientv3.Compare(clientv3.Version("b"), ">", 2)}, false},
+		} {
+			for _, op := range []clientv3.Op{clientv3.OpPut("w", "then"), clientv3.OpPut("w", "then",
+				clientv3.WithPrevKV()), clientv3.OpGet("a")} {
+				before := must[*clientv3.PutResponse](t)(c.Put(t.Context(), "w", "before"))
+				res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(test.compare...).
+					Then(op, clientv3.OpGet("w")).Else(clientv3.OpPut("w", "else"), clientv3.OpGet("w")).
+					Commit())
+				want, revision := "before", before.Header.Revision
+				if !test.holds {
+					want, revision = "else", revision+1
+				} else if op.IsPut() {
+					want, revision = "then", revision+1
+				}
+				if revision > before.Header.Revision {
+					written++
+				}
+				got := res.Responses[1].GetResponseRange().Kvs[0]
+				if res.Succeeded != test.holds || res.Header.Revision != revision ||
+					string(got.Value) != want {
+					t.Errorf("%d: %v, want %s at %d", i, res, want, revision)
+				}
+			}
+		}
+		if written < 30 {
+			t.Errorf("only %d transactions have written", written)
+		}
+		// A deletion that is guarded, and one of a key that is not there.
+		for range 2 {
+			res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(clientv3.Compare(
+				clientv3.Version("a"), "=", 1)).Then(clientv3.OpDelete("w")).Commit())
+			deleted := res.Responses[0].GetResponseDeleteRange().Deleted
+			if kv := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "w")); !res.Succeeded ||
+				kv.Count != 0 || kv.Header.Revision != res.Header.Revision || deleted > 1 {
+				t.Errorf("%v", res)
+			}
+		}
+	})
+}
+
+// TestTxnFencing: a key that is written only if its writer owns a lock is never written after the
+// lock is lost, whatever else is written at the same time by two servers. And a lock that is
+// renewed all the time holds up nobody who owns it.
+func TestTxnFencing(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		clients := []*clientv3.Client{serve(t, d), serve(t, d)}
+		const owners, rounds = 4, 15
+		ctx := t.Context()
+		var wg sync.WaitGroup
+		for i := range owners {
+			wg.Go(func() {
+				c := clients[i%2]
+				for n := 0; n < rounds; {
+					lock, err := c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision("lock"), "=", 0)).
+						Then(clientv3.OpPut("lock", "")).Commit()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if !lock.Succeeded {
+						continue
+					}
+					n++
+					owns := clientv3.Compare(clientv3.CreateRevision("lock"), "=", lock.Header.Revision)
+					value := fmt.Sprint(lock.Header.Revision)
+					var round sync.WaitGroup
+					for k := range 4 {
+						round.Go(func() {
+							_, err := clients[k%2].Txn(ctx).If(owns).Then(clientv3.OpPut("data", value)).
+								Commit()
+							if err != nil {
+								t.Error(err)
+							}
+						})
+					}
+					round.Go(func() {
+						_, renewed := c.Txn(ctx).If(owns).Then(clientv3.OpPut("lock", value)).Commit()
+						_, deleted := clients[(i+1)%2].Delete(ctx, "lock")
+						if err := errors.Join(renewed, deleted); err != nil {
+							t.Error(err)
+						}
+					})
+					round.Wait()
+				}
+			})
+		}
+		wg.Wait()
+		owner, guarded, unguarded := int64(0), 0, 0
+		end := put(t, clients[0], "end", "")
+		w := clients[1].Watch(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(1))
+		for last := int64(0); last < end; {
+			res := <-w
+			if res.Err() != nil {
+				t.Fatal(res.Err())
+			}
+			for _, e := range res.Events {
+				last = e.Kv.ModRevision
+				switch {
+				case string(e.Kv.Key) == "lock" && e.Type == clientv3.EventTypeDelete:
+					owner = 0
+				case string(e.Kv.Key) == "lock":
+					owner = e.Kv.CreateRevision
+				case string(e.Kv.Key) == "data" && string(e.Kv.Value) != fmt.Sprint(owner):
+					unguarded++
+				case string(e.Kv.Key) == "data":
+					guarded++
+				}
+			}
+		}
+		if guarded == 0 || unguarded > 0 {
+			t.Errorf("%d writes by owners of the lock, and %d by others", guarded, unguarded)
 		}
 	})
 }
