@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.etcd.io/etcd/client/v3/leasing"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -619,6 +622,68 @@ func TestTxnFencing(t *testing.T) {
 		}
 		if guarded == 0 || unguarded > 0 {
 			t.Errorf("%d writes by owners of the lock, and %d by others", guarded, unguarded)
+		}
+	})
+}
+
+// TestLeasing: clients that keep keys for themselves, by etcd's own package, and write keys that
+// others keep, which they have to be asked for first. What is kept is never older than what is
+// written.
+func TestLeasing(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		const clients, rounds, keys = 3, 20, 2
+		kvs := make([]clientv3.KV, clients)
+		for i := range kvs {
+			kv, end, err := leasing.NewKV(c, "leasing/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer end()
+			kvs[i] = kv
+		}
+		// Each key has one writer, which tells the others of what it has written.
+		var written [keys]atomic.Int64
+		var wg sync.WaitGroup
+		for k := range keys {
+			key := fmt.Sprint("k", k)
+			wg.Go(func() {
+				for n := range int64(rounds) {
+					if _, err := kvs[k].Put(t.Context(), key, fmt.Sprint(n+1)); err != nil {
+						t.Error(err)
+						return
+					}
+					written[k].Store(n + 1)
+				}
+			})
+			for _, kv := range kvs {
+				wg.Go(func() {
+					for last := int64(0); last < rounds; {
+						before := written[k].Load()
+						res, err := kv.Get(t.Context(), key)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						n := int64(0)
+						if len(res.Kvs) > 0 {
+							n, err = strconv.ParseInt(string(res.Kvs[0].Value), 10, 64)
+						}
+						if err != nil || n < max(before, last) {
+							t.Errorf("the key %s is %d, after %d was written and %d was read: %v", key, n,
+								before, last, err)
+							return
+						}
+						last = n
+					}
+				})
+			}
+		}
+		wg.Wait()
+		if _, err := kvs[2].Delete(t.Context(), "k0"); err != nil {
+			t.Error(err)
+		}
+		if res := must[*clientv3.GetResponse](t)(kvs[1].Get(t.Context(), "k0")); res.Count != 0 {
+			t.Errorf("the key that was deleted is %v", res)
 		}
 	})
 }
