@@ -21,7 +21,8 @@
 //     keys and ranges. All parts of an answer have one revision. A transaction without a write reads
 //     one snapshot. The comparisons of one with a write are those of the state that the write finds:
 //     what a lock guards is not written after the lock is lost. A write that compares other keys has
-//     a commit of its own.
+//     a commit of its own, and the keys of a range that it compares are read while no other write
+//     goes on.
 //   - Watch of a key or any range, from the compacted revision, any later one or a future one, with
 //     previous values, filters, progress, and the compacted revision when it is canceled. A
 //     response may be split at any event, since each revision has one event.

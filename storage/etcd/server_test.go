@@ -538,6 +538,18 @@ func TestTxnComparesOthers(t *testing.T) {
 		if written < 30 {
 			t.Errorf("only %d transactions have written", written)
 		}
+		// What is compared is not what the written key is expected to be, which does not exist.
+		for _, compare := range []clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 0),
+			clientv3.Compare(clientv3.CreateRevision("b"), "=", 0),
+			clientv3.Compare(clientv3.ModRevision("b"), "=", 0),
+			clientv3.Compare(clientv3.Version("new").WithPrefix(), "=", 1)} {
+			res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(compare).
+				Then(clientv3.OpPut("new", "")).Commit())
+			if kv := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "new")); res.Succeeded ||
+				kv.Count != 0 {
+				t.Errorf("%v: %v", compare, res)
+			}
+		}
 		// A deletion that is guarded, and one of a key that is not there.
 		for range 2 {
 			res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(clientv3.Compare(
