@@ -44,8 +44,7 @@
 // that lapses or is revoked are deleted one after the other, too. No key is attached to the lease
 // meanwhile.
 //
-// The values that a transaction with a write compares have at most 1.5 MiB together, with the names
-// of their keys.
+// What a transaction with a write compares has at most 1.5 MiB: values, and keys, which count twice.
 //
 // Keys have at most 1,024 bytes. A longer one is refused in a put, and does not exist in all else.
 //

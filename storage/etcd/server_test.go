@@ -550,6 +550,12 @@ func TestTxnComparesOthers(t *testing.T) {
 				t.Errorf("%v: %v", compare, res)
 			}
 		}
+		// What is compared beside a write is bounded, and it may be large.
+		for size, want := range map[int]error{1 << 20: nil, 3 << 19: rpctypes.ErrRequestTooLarge} {
+			_, err := c.Txn(t.Context()).If(clientv3.Compare(clientv3.Value("b"), "<",
+				strings.Repeat("x", size))).Then(clientv3.OpPut("w", "")).Commit()
+			is(t, err, want)
+		}
 		// A deletion that is guarded, and one of a key that is not there.
 		for range 2 {
 			res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(clientv3.Compare(

@@ -88,6 +88,7 @@ func LargestGroup(l contract.Limits, g *contract.Group) (first, second int) {
 	one, two := b.text(), b.text()
 	b.askGuard(&one, 10, 1<<62, g.Token)
 	one.askLive(g.Mutations)
+	one.askCompared(g.Mutations)
 	res := &contract.GroupResult{}
 	res.Outcomes = make([]contract.Outcome, len(g.Mutations))
 	for i := range res.Outcomes {

@@ -70,13 +70,19 @@ func (c *Condition) Met(holds func(*Comparison) bool) bool {
 	return c.Hold
 }
 
-// Bytes is the size of the condition.
+// comparisonBytes is more than half of what a statement needs for a comparison, without its keys
+// and its value.
+const comparisonBytes = 320
+
+// Bytes is the size of the condition: no less than half of its text in a statement, in which each
+// byte may be escaped, and the keys may be written twice.
 func (c *Condition) Bytes() (n int) {
 	if c == nil {
 		return 0
 	}
 	for i := range c.Comparisons {
-		n += len(c.Comparisons[i].Start) + len(c.Comparisons[i].End) + len(c.Comparisons[i].Value)
+		p := &c.Comparisons[i]
+		n += comparisonBytes + 2*(len(p.Start)+len(p.End)) + len(p.Value)
 	}
 	return n
 }

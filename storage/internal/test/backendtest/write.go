@@ -230,7 +230,7 @@ func testCommitOnCondition(f *fixture) {
 		f.Errorf("the key that was deleted is %+v, %v", row, err)
 	}
 
-	// As many and as large comparisons as a request may have.
+	// About as many and as large comparisons as a store takes.
 	w := put("many", 0, "x")
 	w.If = &contract.Condition{Hold: true}
 	for i := range 128 {
@@ -240,7 +240,7 @@ func testCommitOnCondition(f *fixture) {
 	}
 	w.If.Comparisons = append(w.If.Comparisons, contract.Comparison{Start: "mutex", End: "mutex\x00",
 		Property: contract.CompareValue, Operator: contract.Greater,
-		Value: bytes.Repeat([]byte("\\"), contract.MaxValueBytes-w.If.Bytes())})
+		Value: bytes.Repeat([]byte("\\"), f.b.Limits().ValueBytes-w.If.Bytes()-1_000)})
 	if o := f.commit(w).Outcomes[0]; !o.Accepted {
 		f.Errorf("many comparisons: %+v", o)
 	}
