@@ -18,6 +18,11 @@ var simulated = []mutant{
 	{breaks: "I1", what: "two writes of a key, one of which expects any state, in a group",
 		file: "mvcc/queue.go", old: "return found && (alone || w.m.Alone())",
 		new: "return false && alone && found"},
+	{breaks: "I1", what: "a group does not look at conditions", file: "contract/decide.go",
+		old: "if m.If != nil && !m.If.Met(", new: "if m.If != nil && false && !m.If.Met("},
+	{breaks: "I1", what: "a write with a condition is in a group with others", file: "mvcc/queue.go",
+		old:  " || w.m.If != nil && len(group) > 0",
+		also: []string{"			if w.m.If != nil {\n				i++\n				break\n			}\n", ""}},
 	{breaks: "I1", what: "a row replaces another one than it says", file: "contract/decide.go",
 		old: "Version: at.Version + 1", new: "Version: at.Version"},
 	// Nothing acknowledged is lost, nothing refused is done.

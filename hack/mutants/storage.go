@@ -222,18 +222,27 @@ var storage = []mutant{
 	{breaks: "expiry", what: "a key of a lease that has ended is written",
 		file: "storage/internal/contract/decide.go", old: "m.Lease != 0 && !f.Held(m.Lease)",
 		new: "m.Lease < 0 && !f.Held(m.Lease)", in: "storage/internal/test/memdb"},
+	{breaks: "I1", what: "a comparison that does not hold changes nothing",
+		file: "storage/internal/contract/condition.go", old: "return !c.Hold", new: "continue",
+		in: rules, tests: "^TestCondition$"},
+	{breaks: "etcd", what: "a comparison of another key is taken for one of the written key",
+		file: "storage/etcd/txn.go", old: "len(c.RangeEnd) > 0 || !bytes.Equal(c.Key, w)",
+		new: "len(c.RangeEnd) > 0 || len(w) < 0", in: "storage/etcd", tests: "^TestTxn"},
+	{breaks: "etcd", what: "a comparison of another key is forgotten when the key is written",
+		file: "storage/etcd/txn.go", old: "If: condition(r, holding, w)", new: "If: nil",
+		in: "storage/etcd", tests: "^TestTxn"},
 	{breaks: "damage", what: "a deletion returns a value that is lost",
 		file: "storage/internal/contract/decide.go", old: "	case !there:", new: "	case false && !there:",
-		in: core, tests: "^TestDecide$"},
+		in: rules, tests: "^TestDecide$"},
 	{breaks: "memory", what: "an outcome has a value beyond the bound",
 		file: "storage/internal/contract/decide.go", old: "return r.bytes <= r.Bound",
-		new: "return r.bytes-bytes <= r.Bound", in: core, tests: "^TestDecide$"},
+		new: "return r.bytes-bytes <= r.Bound", in: rules, tests: "^TestDecide$"},
 	{breaks: "I4", what: "connections to a server that is read-only are used on",
 		file: "storage/internal/contract/gate.go", old: "a.from.Store(a.Begun() + 1)",
-		new: "a.from.Store(a.Begun())", in: core, tests: "^TestReadOnlyServer$"},
+		new: "a.from.Store(a.Begun())", in: rules, tests: "^TestReadOnlyServer$"},
 	{breaks: "I7", what: "a sweep that is done does not record it",
 		file: "storage/internal/contract/rules.go", old: "return p.Done || s.unrecorded",
-		new: "return s.unrecorded", in: core, tests: "^TestSweptSoFar$"},
+		new: "return s.unrecorded", in: rules, tests: "^TestSweptSoFar$"},
 	{breaks: "expiry", what: "nobody looks when the next key expires",
 		file: "storage/internal/mvcc/commit.go", old: "	if soonest > 0 {\n		s.reapIn",
 		new: "	if false {\n		s.reapIn", in: core, tests: "Expir|Idle"},
@@ -255,4 +264,8 @@ var storage = []mutant{
 		old: "	case s.sweepSoon <- struct{}{}:\n", new: "", in: core, tests: "TestCompactionSweeps"},
 }
 
-const core = "storage/internal/mvcc"
+// The packages of the core.
+const (
+	core  = "storage/internal/mvcc"
+	rules = "storage/internal/contract"
+)

@@ -17,10 +17,12 @@
 //     and bounds of revisions. Every read is linearizable, also one that need not be. However many
 //     reads an answer takes, it is of one revision, and its header is that of the first read: a
 //     watch from there misses nothing.
-//   - Put, DeleteRange of one key, and Txn that changes one key at most. A transaction's
-//     comparisons are of one key if it writes. All parts of an answer have one revision. A
-//     transaction without a write reads one snapshot. A transaction with a write succeeds only if
-//     the key is still as it was compared.
+//   - Put, DeleteRange of one key, and Txn that changes one key at most. A transaction compares any
+//     keys and ranges. All parts of an answer have one revision. A transaction without a write reads
+//     one snapshot. The comparisons of one with a write are those of the state that the write finds:
+//     what a lock guards is not written after the lock is lost. A write that compares other keys has
+//     a commit of its own, and the keys of a range that it compares are read while no other write
+//     goes on.
 //   - Watch of a key or any range, from the compacted revision, any later one or a future one, with
 //     previous values, filters, progress, and the compacted revision when it is canceled. A
 //     response may be split at any event, since each revision has one event.
@@ -42,8 +44,7 @@
 // that lapses or is revoked are deleted one after the other, too. No key is attached to the lease
 // meanwhile.
 //
-// A comparison of a range of keys is refused. In a transaction that writes, it would have to hold
-// at the revision before the write, and a write expects something of its own key only.
+// What a transaction with a write compares has at most 1.5 MiB: values, and keys, which count twice.
 //
 // Keys have at most 1,024 bytes. A longer one is refused in a put, and does not exist in all else.
 //

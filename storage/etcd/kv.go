@@ -360,7 +360,8 @@ func checkPut(r *pb.PutRequest) error {
 // conflict tells whether what a write expects has to be read again.
 func conflict(err error) bool {
 	var c *contract.ConflictError
-	return errors.As(err, &c) || errors.Is(err, mvcc.ErrOtherEra)
+	return errors.As(err, &c) || errors.Is(err, contract.ErrCondition) ||
+		errors.Is(err, mvcc.ErrOtherEra)
 }
 
 // mutation makes the mutation of a put that compares nothing. If the answer or the write needs what

@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.etcd.io/etcd/client/v3/leasing"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -458,28 +461,284 @@ func TestTxn(t *testing.T) {
 				t.Errorf("%v: %v", ops, err)
 			}
 		}
-		_, err := c.Txn(t.Context()).If(clientv3.Compare(clientv3.Version("b"), "=", 1)).
-			Then(clientv3.OpPut("a", "1")).Commit()
-		if status.Code(err) != codes.Unimplemented {
-			t.Errorf("another key is compared than written: %v", err)
-		}
-		// A range is refused also where one key would be enough, or nothing would be written.
-		for i, bounds := range []clientv3.Cmp{
-			clientv3.Compare(clientv3.Version("a").WithPrefix(), "=", 0),
-			clientv3.Compare(clientv3.ModRevision("a").WithRange("a\x00"), ">", 0),
-			clientv3.Compare(clientv3.Value("a").WithRange("\x00"), "=", "x"),
-		} {
-			for _, op := range []clientv3.Op{clientv3.OpPut("a", "1"), clientv3.OpGet("a")} {
-				_, err := c.Txn(t.Context()).If(bounds).Then(op).Else(op).Commit()
-				if status.Code(err) != codes.Unimplemented ||
-					!strings.Contains(err.Error(), "compare one key") {
-					t.Errorf("comparison %d, of a range: %v", i, err)
-				}
-			}
-		}
 		if res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "a")); res.Count != 0 ||
 			res.Header.Revision != 10 {
 			t.Errorf("a transaction that was refused has written: %v", res)
+		}
+	})
+}
+
+// TestTxnComparesOthers: a transaction that changes a key compares other keys and ranges as etcd
+// does, in either branch.
+func TestTxnComparesOthers(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		put(t, c, "a", "1") // 2
+		put(t, c, "b", "2")
+		put(t, c, "b", "3") // 4
+		written := 0
+		for i, test := range []struct {
+			compare []clientv3.Cmp
+			holds   bool
+		}{
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("a"), "=", "1")}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("a"), ">", "1")}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("none"), "!=", "1")}, false},
+			// A comparison that alone would tell what the written key has to be.
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision("a"), "=", 0)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 0)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision("none"), "=", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision("b"), "=", 4)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.LeaseValue("b"), "<", 1)}, true},
+			// Beside one of the written key.
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 2),
+				clientv3.Compare(clientv3.Version("w"), ">", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 1),
+				clientv3.Compare(clientv3.Version("w"), ">", 0)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 2),
+				clientv3.Compare(clientv3.Version("w"), "=", 0)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 1),
+				clientv3.Compare(clientv3.Version("w"), "=", 0)}, false},
+			// Ranges: with keys, without one, with the written key, and those that are none.
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("a").WithRange("c"), ">", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("a").WithRange("c"), "=", 1)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("a").WithRange("c"), "<", "4")}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("a").WithRange("c"), "<", "3")}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("x").WithPrefix(), "=", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("x").WithPrefix(), "=", "")}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision("b").WithRange("\x00"), ">", 3)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision("a").WithRange("\x00"), ">", 3)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("w").WithRange("w\x00"), ">", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("w").WithRange("w\x00"), "=", 0)}, false},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("c").WithRange("a"), "=", 0)}, true},
+			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("a").WithRange("c"), ">", 0),
+				clientv3.Compare(clientv3.Version("b"), ">", 2)}, false},
+		} {
+			for _, op := range []clientv3.Op{clientv3.OpPut("w", "then"), clientv3.OpPut("w", "then",
+				clientv3.WithPrevKV()), clientv3.OpGet("a")} {
+				before := must[*clientv3.PutResponse](t)(c.Put(t.Context(), "w", "before"))
+				res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(test.compare...).
+					Then(op, clientv3.OpGet("w")).Else(clientv3.OpPut("w", "else"), clientv3.OpGet("w")).
+					Commit())
+				want, revision := "before", before.Header.Revision
+				if !test.holds {
+					want, revision = "else", revision+1
+				} else if op.IsPut() {
+					want, revision = "then", revision+1
+				}
+				if revision > before.Header.Revision {
+					written++
+				}
+				got := res.Responses[1].GetResponseRange().Kvs[0]
+				if res.Succeeded != test.holds || res.Header.Revision != revision ||
+					string(got.Value) != want {
+					t.Errorf("%d: %v, want %s at %d", i, res, want, revision)
+				}
+			}
+		}
+		if written < 30 {
+			t.Errorf("only %d transactions have written", written)
+		}
+		// What is compared is not what the written key is expected to be, which does not exist.
+		for _, compare := range []clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 0),
+			clientv3.Compare(clientv3.CreateRevision("b"), "=", 0),
+			clientv3.Compare(clientv3.ModRevision("b"), "=", 0),
+			clientv3.Compare(clientv3.Version("new").WithPrefix(), "=", 1)} {
+			res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(compare).
+				Then(clientv3.OpPut("new", "")).Commit())
+			if kv := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "new")); res.Succeeded ||
+				kv.Count != 0 {
+				t.Errorf("%v: %v", compare, res)
+			}
+		}
+		// What is compared beside a write is bounded, and it may be large.
+		for size, want := range map[int]error{1 << 20: nil, 3 << 19: rpctypes.ErrRequestTooLarge} {
+			_, err := c.Txn(t.Context()).If(clientv3.Compare(clientv3.Value("b"), "<",
+				strings.Repeat("x", size))).Then(clientv3.OpPut("w", "")).Commit()
+			is(t, err, want)
+		}
+		// A deletion that is guarded, and one of a key that is not there.
+		for range 2 {
+			res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(clientv3.Compare(
+				clientv3.Version("a"), "=", 1)).Then(clientv3.OpDelete("w")).Commit())
+			deleted := res.Responses[0].GetResponseDeleteRange().Deleted
+			if kv := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "w")); !res.Succeeded ||
+				kv.Count != 0 || kv.Header.Revision != res.Header.Revision || deleted > 1 {
+				t.Errorf("%v", res)
+			}
+		}
+	})
+}
+
+// TestTxnHotKey: a key that another server writes all the time holds up nobody who compares it, as
+// long as the comparison comes out the same.
+func TestTxnHotKey(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		c, other := serve(t, d), serve(t, d)
+		put(t, other, "hot", "")
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for {
+					_, err := other.Put(ctx, "hot", "")
+					if ctx.Err() != nil {
+						return
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		for range 20 {
+			res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(
+				clientv3.Compare(clientv3.Version("hot"), ">", 0),
+				clientv3.Compare(clientv3.Value("hot").WithPrefix(), "=", "")).
+				Then(clientv3.OpPut("cold", "")).Else(clientv3.OpPut("cold", "no")).Commit())
+			if !res.Succeeded {
+				t.Errorf("%v", res)
+			}
+		}
+		cancel()
+		wg.Wait()
+		if kv := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "cold")); kv.Kvs[0].Version != 20 {
+			t.Errorf("%v", kv)
+		}
+	})
+}
+
+// TestTxnFencing: a key that is written only if its writer owns a lock is never written after the
+// lock is lost, whatever else is written at the same time by two servers.
+func TestTxnFencing(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		clients := []*clientv3.Client{serve(t, d), serve(t, d)}
+		const owners, rounds = 4, 15
+		ctx := t.Context()
+		var wg sync.WaitGroup
+		for i := range owners {
+			wg.Go(func() {
+				c := clients[i%2]
+				for n := 0; n < rounds; {
+					lock, err := c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision("lock"), "=", 0)).
+						Then(clientv3.OpPut("lock", "")).Commit()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if !lock.Succeeded {
+						continue
+					}
+					n++
+					owns := clientv3.Compare(clientv3.CreateRevision("lock"), "=", lock.Header.Revision)
+					value := fmt.Sprint(lock.Header.Revision)
+					var round sync.WaitGroup
+					for k := range 4 {
+						round.Go(func() {
+							_, err := clients[k%2].Txn(ctx).If(owns).Then(clientv3.OpPut("data", value)).
+								Commit()
+							if err != nil {
+								t.Error(err)
+							}
+						})
+					}
+					round.Go(func() {
+						_, renewed := c.Txn(ctx).If(owns).Then(clientv3.OpPut("lock", value)).Commit()
+						_, deleted := clients[(i+1)%2].Delete(ctx, "lock")
+						if err := errors.Join(renewed, deleted); err != nil {
+							t.Error(err)
+						}
+					})
+					round.Wait()
+				}
+			})
+		}
+		wg.Wait()
+		owner, guarded, unguarded := int64(0), 0, 0
+		end := put(t, clients[0], "end", "")
+		w := clients[1].Watch(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(1))
+		for last := int64(0); last < end; {
+			res := <-w
+			if res.Err() != nil {
+				t.Fatal(res.Err())
+			}
+			for _, e := range res.Events {
+				last = e.Kv.ModRevision
+				switch {
+				case string(e.Kv.Key) == "lock" && e.Type == clientv3.EventTypeDelete:
+					owner = 0
+				case string(e.Kv.Key) == "lock":
+					owner = e.Kv.CreateRevision
+				case string(e.Kv.Key) == "data" && string(e.Kv.Value) != fmt.Sprint(owner):
+					unguarded++
+				case string(e.Kv.Key) == "data":
+					guarded++
+				}
+			}
+		}
+		if guarded == 0 || unguarded > 0 {
+			t.Errorf("%d writes by owners of the lock, and %d by others", guarded, unguarded)
+		}
+	})
+}
+
+// TestLeasing: clients that keep keys for themselves, by etcd's own package, and write keys that
+// others keep, which they have to be asked for first. What is kept is never older than what is
+// written.
+func TestLeasing(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		const clients, rounds, keys = 3, 20, 2
+		kvs := make([]clientv3.KV, clients)
+		for i := range kvs {
+			kv, end, err := leasing.NewKV(c, "leasing/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer end()
+			kvs[i] = kv
+		}
+		// Each key has one writer, which tells the others of what it has written.
+		var written [keys]atomic.Int64
+		var wg sync.WaitGroup
+		for k := range keys {
+			key := fmt.Sprint("k", k)
+			wg.Go(func() {
+				for n := range int64(rounds) {
+					if _, err := kvs[k].Put(t.Context(), key, fmt.Sprint(n+1)); err != nil {
+						t.Error(err)
+						return
+					}
+					written[k].Store(n + 1)
+				}
+			})
+			for _, kv := range kvs {
+				wg.Go(func() {
+					for last := int64(0); last < rounds; {
+						before := written[k].Load()
+						res, err := kv.Get(t.Context(), key)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						n := int64(0)
+						if len(res.Kvs) > 0 {
+							n, err = strconv.ParseInt(string(res.Kvs[0].Value), 10, 64)
+						}
+						if err != nil || n < max(before, last) {
+							t.Errorf("the key %s is %d, after %d was written and %d was read: %v", key, n,
+								before, last, err)
+							return
+						}
+						last = n
+					}
+				})
+			}
+		}
+		wg.Wait()
+		if _, err := kvs[2].Delete(t.Context(), "k0"); err != nil {
+			t.Error(err)
+		}
+		if res := must[*clientv3.GetResponse](t)(kvs[1].Get(t.Context(), "k0")); res.Count != 0 {
+			t.Errorf("the key that was deleted is %v", res)
 		}
 	})
 }

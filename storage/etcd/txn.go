@@ -2,9 +2,9 @@ package etcd
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -18,16 +18,22 @@ import (
 
 // A transaction is done in one of two ways, and in a loop, since others write meanwhile.
 //
-// It reads the keys that are compared, at one revision. If what it does then writes nothing, it
-// reads the rest at the same revision, and the answer is that of a transaction which was done
-// there. That revision is the head of a read that began after the call did, so the transaction
-// takes its place between the call and its answer.
+// It reads what is compared, at one revision. If what it does then writes nothing, it reads the rest
+// at the same revision, and the answer is that of a transaction which was done there. That revision
+// is the head of a read that began after the call did, so the transaction takes its place between
+// the call and its answer.
 //
-// If it writes a key, no other key is compared. The write expects the key at the revision that was
-// compared. So it is written only if nobody has written the key since, and the comparisons come out
-// the same at the revision before the write. What is read in the same transaction is read at the
-// write's revision, or the one before it, as it comes after or before the write. The history is
-// dense, so the revision before is the state that the write found.
+// If it writes a key, the write expects the key at the revision that was read. So it is written
+// only if nobody has written the key since, and the comparisons of this key come out the same at
+// the revision before the write. The comparisons of other keys, and of ranges, go along with the
+// write as its condition: that all of them hold, or that one does not, whichever has led to this
+// branch. They are decided anew in the transaction that writes. So no fence, no compaction and no
+// other writer can come between. If they come out otherwise by then, all is read again. A key that
+// changes all the time delays only a transaction whose branch it changes.
+//
+// What is read in the same transaction is read at the write's revision, or the one before it, as it
+// comes after or before the write. The history is dense, so the revision before is the state that
+// the write found.
 //
 // kube-apiserver compares the key's revision with one that it knows. Then the first read is left
 // out: the write is tried with that expectation, and only if it is refused is the key read.
@@ -37,8 +43,6 @@ var (
 		"since each revision belongs to one key: write the keys one after the other")
 	errNested = status.Error(codes.Unimplemented, "a transaction within a transaction is not "+
 		"served here: send its operations in one")
-	errForeign = status.Error(codes.Unimplemented, "a transaction that changes a key compares only "+
-		"this key here")
 )
 
 // Txn implements etcd's KV.
@@ -65,21 +69,11 @@ func (s *store) checkTxn(r *pb.TxnRequest) error {
 			return rpctypes.ErrGRPCEmptyKey
 		case !target || !result:
 			return status.Error(codes.InvalidArgument, "a comparison is of an unknown kind")
-		case len(c.RangeEnd) > 0:
-			return status.Error(codes.Unimplemented,
-				"a comparison of a range of keys is not served here: compare one key")
 		}
 	}
 	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
 		if err := checkOps(ops); err != nil {
 			return err
-		}
-		if w := written(ops); w != nil {
-			for _, c := range r.Compare {
-				if !bytes.Equal(c.Key, w) {
-					return errForeign
-				}
-			}
 		}
 	}
 	return nil
@@ -140,7 +134,7 @@ func (s *store) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, err
 	own := &bill{s: s.Server}
 	defer own.pay()
 	if expect, ok := known(r); ok {
-		res, err := s.write(ctx, r.Success, nil, expect, 0, own)
+		res, err := s.write(ctx, r.Success, nil, contract.Mutation{Expect: expect}, own)
 		if !conflict(err) {
 			return res, err
 		}
@@ -148,17 +142,14 @@ func (s *store) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, err
 	for {
 		own.pay() // for what was read before
 		era := s.s.Era()
-		kvs, at, err := s.compared(ctx, r, own)
+		kvs, holding, at, err := s.compared(ctx, r, own)
 		if errors.Is(err, contract.ErrCompacted) {
 			continue // compaction has passed the revision that was the head
 		}
 		if err != nil {
 			return nil, err
 		}
-		holds := true
-		for _, c := range r.Compare {
-			holds = holds && compare(c, kvs[keyOf(c.Key)])
-		}
+		holds := !slices.Contains(holding, false)
 		ops := r.Success
 		if !holds {
 			ops = r.Failure
@@ -175,7 +166,8 @@ func (s *store) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, err
 			}
 			return res, err
 		}
-		res, err := s.write(ctx, ops, was, expect, era, own)
+		res, err := s.write(ctx, ops, was, contract.Mutation{Expect: expect, Era: era,
+			If: condition(r, holding, w)}, own)
 		if conflict(err) {
 			continue
 		}
@@ -194,6 +186,9 @@ func known(r *pb.TxnRequest) (expect contract.Revision, ok bool) {
 		return 0, false
 	}
 	c := r.Compare[0]
+	if len(c.RangeEnd) > 0 || !bytes.Equal(c.Key, w) {
+		return 0, false
+	}
 	for _, op := range r.Success {
 		if p := op.GetRequestPut(); p != nil && (p.PrevKv || p.IgnoreValue || p.IgnoreLease) {
 			return 0, false
@@ -225,69 +220,124 @@ func deletes(ops []*pb.RequestOp) bool {
 	return false
 }
 
-// compared reads the keys that are compared or written, and the revision at which it reads them.
-func (s *store) compared(ctx context.Context, r *pb.TxnRequest,
-	own *bill) (map[contract.Key]*mvcc.KeyValue, contract.Revision, error) {
-	kvs := map[contract.Key]*mvcc.KeyValue{}
+// compared reads the keys that are compared or written alone, and which comparisons hold, at one
+// revision.
+func (s *store) compared(ctx context.Context, r *pb.TxnRequest, own *bill) (
+	kvs map[contract.Key]*mvcc.KeyValue, holding []bool, at contract.Revision, err error) {
+	kvs = map[contract.Key]*mvcc.KeyValue{}
+	ranges := false
 	for _, c := range r.Compare {
-		kvs[keyOf(c.Key)] = nil
+		if len(c.RangeEnd) > 0 {
+			ranges = true
+		} else {
+			kvs[keyOf(c.Key)] = nil
+		}
 	}
 	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
 		if w := written(ops); w != nil {
 			kvs[keyOf(w)] = nil
 		}
 	}
-	at := contract.Revision(0)
-	if len(kvs) != 1 {
-		head, err := s.s.Head(ctx)
-		if err != nil {
-			return nil, 0, err
+	if len(kvs) != 1 || ranges {
+		if at, err = s.s.Head(ctx); err != nil {
+			return nil, nil, 0, err
 		}
-		at = head
 	}
 	for key := range kvs {
 		kv, head, err := s.get(ctx, key, at, own)
 		if err != nil {
-			return nil, 0, err
+			return nil, nil, 0, err
 		}
 		if kvs[key] = kv; at == 0 {
 			at = head
 		}
 	}
-	return kvs, at, nil
+	for _, p := range r.Compare {
+		c := comparison(p)
+		some, misfit := false, false
+		if len(p.RangeEnd) > 0 {
+			some, misfit, err = s.misfit(ctx, &c, at)
+		} else if kv := kvs[c.Start]; kv != nil {
+			some, misfit = true, !fits(&c, kv)
+		}
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		holding = append(holding, c.Holds(some, misfit))
+	}
+	return kvs, holding, at, nil
 }
 
-// compare tells whether a comparison holds. A key that does not exist has no value, and is 0 in all
-// else.
-func compare(c *pb.Compare, kv *mvcc.KeyValue) bool {
-	if kv == nil {
-		if c.Target == pb.Compare_VALUE {
-			return false
+// misfit tells whether there is a key in the range of a comparison at a revision, and whether there
+// is one that does not fit.
+func (s *store) misfit(ctx context.Context, c *contract.Comparison,
+	at contract.Revision) (some, misfit bool, err error) {
+	o := mvcc.RangeOptions{Start: c.Start, End: c.End, At: at, Limit: wholePages(nil),
+		KeysOnly: c.Property != contract.CompareValue}
+	own := &bill{s: s.Server}
+	defer own.pay()
+	for more := c.Start < c.End; more && !misfit; {
+		own.pay()
+		p, err := s.s.Range(ctx, o)
+		if err == nil {
+			err = own.add(p.KVs...)
 		}
-		kv = &mvcc.KeyValue{}
+		if err != nil {
+			return false, false, err
+		}
+		for i := range p.KVs {
+			some, misfit = true, misfit || !fits(c, &p.KVs[i])
+		}
+		if more = p.More; more {
+			o.From = p.KVs[len(p.KVs)-1].Key + "\x00"
+		}
 	}
-	order := 0
-	switch c.Target {
+	return some, misfit, nil
+}
+
+// fits tells whether a key is as a comparison says.
+func fits(c *contract.Comparison, kv *mvcc.KeyValue) bool {
+	return c.Fits(contract.Current{Revision: kv.Revision, Create: kv.Create, Version: kv.Version,
+		Lease: kv.Lease}, kv.Value)
+}
+
+// comparison is a comparison as the database makes it. The kinds have the same numbers.
+func comparison(p *pb.Compare) contract.Comparison {
+	b := boundsOf(p.Key, p.RangeEnd)
+	c := contract.Comparison{Start: b.start, End: b.end, Property: contract.Property(p.Target),
+		Operator: contract.Operator(p.Result)}
+	switch p.Target {
 	case pb.Compare_VERSION:
-		order = cmp.Compare(kv.Version, c.GetVersion())
+		c.Number = p.GetVersion()
 	case pb.Compare_CREATE:
-		order = cmp.Compare(int64(kv.Create), c.GetCreateRevision())
+		c.Number = p.GetCreateRevision()
 	case pb.Compare_MOD:
-		order = cmp.Compare(int64(kv.Revision), c.GetModRevision())
+		c.Number = p.GetModRevision()
 	case pb.Compare_VALUE:
-		order = bytes.Compare(kv.Value, c.GetValue())
+		c.Value = p.GetValue()
 	case pb.Compare_LEASE:
-		order = cmp.Compare(int64(kv.Lease), c.GetLease())
+		c.Number = p.GetLease()
 	}
-	switch c.Result {
-	case pb.Compare_EQUAL:
-		return order == 0
-	case pb.Compare_NOT_EQUAL:
-		return order != 0
-	case pb.Compare_GREATER:
-		return order > 0
+	return c
+}
+
+// condition is what the write of a key demands of all else that is compared, where holding tells
+// which comparisons hold. It is nil if nothing else is compared, or if nothing else matters: a
+// comparison of the key itself, which the write expects as it was read, does not hold.
+func condition(r *pb.TxnRequest, holding []bool, w contract.Key) *contract.Condition {
+	c := &contract.Condition{Hold: true}
+	for i, p := range r.Compare {
+		if own := len(p.RangeEnd) == 0 && keyOf(p.Key) == w; !own {
+			c.Comparisons = append(c.Comparisons, comparison(p))
+			c.Hold = c.Hold && holding[i]
+		} else if !holding[i] {
+			return nil
+		}
 	}
-	return order < 0
+	if len(c.Comparisons) == 0 {
+		return nil
+	}
+	return c
 }
 
 // observe answers a transaction that writes nothing, at the revision.
@@ -342,11 +392,10 @@ func deleted(d *pb.DeleteRangeResponse) *pb.ResponseOp {
 	return &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: d}}
 }
 
-// write does the operations, one of which changes a key. If the key was read, was holds it. The key
-// is expected at the revision expect, which was read in the era. The error is a conflict if the key
-// is at another revision.
+// write does the operations, one of which changes a key. If the key was read, was holds it. The
+// write expects and demands what is in expected. The error is a conflict if that is not so.
 func (s *store) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyValue,
-	expect contract.Revision, era contract.Era, own *bill) (*pb.TxnResponse, error) {
+	expected contract.Mutation, own *bill) (*pb.TxnResponse, error) {
 	var (
 		m      contract.Mutation
 		prevKv bool
@@ -370,7 +419,7 @@ func (s *store) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyVal
 	if err != nil {
 		return nil, err
 	}
-	m.Expect, m.Era = expect, era
+	m.Expect, m.Era, m.If = expected.Expect, expected.Era, expected.If
 	if was != nil {
 		m.HasPrev, m.PrevValue, m.PrevLease = true, was.Value, was.Lease
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,7 +103,29 @@ func TestLimits(t *testing.T) {
 			deletes = append(deletes,
 				&contract.Mutation{Key: key, Expect: contract.Revision(1<<62 + len(deletes)), Delete: true})
 		}
-		for i, ms := range [][]*contract.Mutation{large, small, deletes} {
+		// The largest conditions that the store takes: of one large value, and of many keys.
+		compared := func(comparisons ...contract.Comparison) []*contract.Mutation {
+			m := &contract.Mutation{Key: key, Value: value, If: &contract.Condition{
+				Comparisons: comparisons}}
+			for over := m.If.Bytes() - l.ValueBytes; over > 0; over = m.If.Bytes() - l.ValueBytes {
+				if n := len(m.If.Comparisons); n > 1 {
+					m.If.Comparisons = m.If.Comparisons[:n-1]
+				} else {
+					v := &m.If.Comparisons[0].Value
+					*v = (*v)[over:]
+				}
+			}
+			return []*contract.Mutation{m}
+		}
+		ofKeys := contract.Comparison{Start: key, End: key, Property: contract.CompareRevision,
+			Operator: contract.NotEqual, Number: -1 << 63}
+		ofValue := contract.Comparison{Start: key, End: key, Property: contract.CompareValue,
+			Operator: contract.NotEqual, Value: value}
+		ofNothing := contract.Comparison{Property: contract.CompareValue,
+			Operator: contract.NotEqual}
+		for i, ms := range [][]*contract.Mutation{large, small, deletes, compared(ofValue),
+			compared(slices.Repeat([]contract.Comparison{ofKeys}, 10_000)...),
+			compared(slices.Repeat([]contract.Comparison{ofNothing}, 10_000)...)} {
 			first, second := mysql.LargestGroup(l, &contract.Group{Mutations: ms})
 			// A packet has a byte before the text, and must be smaller than the limit.
 			if first+2 > packet || second+2 > packet {

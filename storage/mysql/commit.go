@@ -17,6 +17,7 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 	t.ask.askLive(g.Mutations)
 	asked := t.ask.askLost(g.Mutations)
 	leases := t.ask.askHeld(g.Mutations)
+	comparisons := t.ask.askCompared(g.Mutations)
 	var (
 		res *contract.GroupResult
 		// removed are the deletions whose previous values the second text asks for.
@@ -45,12 +46,19 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 		if err != nil {
 			return nil, err
 		}
+		compared, err := a.compared(comparisons)
+		if err != nil {
+			return nil, err
+		}
 		var n int
 		res = &contract.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now,
 			LockWait: lockWait}
 		res.Outcomes, n = contract.Decide(g.Mutations, guard.State.Head.Revision, &contract.Found{
 			Current: func(k contract.Key) contract.Current { return current[k] },
-			Held:    func(l contract.Lease) bool { return held[l] },
+			Compared: func(c *contract.Comparison) (some, misfit bool) {
+				return compared[c].some, compared[c].misfit
+			},
+			Held: func(l contract.Lease) bool { return held[l] },
 			Removed: func(m *contract.Mutation, _ contract.Revision) ([]byte, bool, error) {
 				return nil, !lost[m.Key], nil // the second text asks for the value
 			},
@@ -150,6 +158,64 @@ func (t *text) askHeld(mutations []*contract.Mutation) bool {
 		t.statement(selectHeld, revisionList(leases))
 	}
 	return len(leases) > 0
+}
+
+// askCompared asks what the conditions of mutations compare, and returns the comparisons in the
+// order in which they are answered.
+func (t *text) askCompared(mutations []*contract.Mutation) (asked []*contract.Comparison) {
+	for _, m := range mutations {
+		if m.If == nil {
+			continue
+		}
+		for i := range m.If.Comparisons {
+			c := &m.If.Comparisons[i]
+			asked = append(asked, c)
+			t.compare(c)
+		}
+	}
+	return asked
+}
+
+// compare asks whether there is a key in the range of a comparison, and whether there is one that
+// does not fit.
+func (t *text) compare(c *contract.Comparison) {
+	sql := selectCompared
+	if c.Property == contract.CompareValue {
+		sql = selectComparedValues
+	}
+	var start, end, fits text
+	start.key(c.Start)
+	end.key(c.End)
+	fits.WriteString([...]string{contract.CompareVersion: "l.version",
+		contract.CompareCreate: "l.create_revision", contract.CompareRevision: "l.revision",
+		contract.CompareValue: "g.value", contract.CompareLease: "l.lease"}[c.Property])
+	fits.WriteString([...]string{contract.Equal: " = ", contract.Greater: " > ",
+		contract.Less: " < ", contract.NotEqual: " <> "}[c.Operator])
+	if c.Property == contract.CompareValue {
+		fits.binary(c.Value)
+	} else {
+		fits.int(c.Number)
+	}
+	t.statement(sql, start.String(), end.String(), fits.String())
+}
+
+// comparedKeys is what is found of the keys of a comparison; see [contract.Comparison.Holds].
+type comparedKeys struct{ some, misfit bool }
+
+// compared reads the answers to askCompared.
+func (a *answers) compared(asked []*contract.Comparison) (map[*contract.Comparison]comparedKeys,
+	error) {
+	found := make(map[*contract.Comparison]comparedKeys, len(asked))
+	for _, c := range asked {
+		err := a.each(2, func(r row) error {
+			found[c] = comparedKeys{some: r.int(0) != 0, misfit: r.int(1) != 0}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
 }
 
 // set reads an answer of one column, if it was asked for.

@@ -88,6 +88,7 @@ func LargestGroup(l contract.Limits, g *contract.Group) (first, second int) {
 	one, two := b.text(), b.text()
 	b.askGuard(&one, 10, 1<<62, g.Token)
 	one.askLive(g.Mutations)
+	one.askCompared(g.Mutations)
 	res := &contract.GroupResult{}
 	res.Outcomes = make([]contract.Outcome, len(g.Mutations))
 	for i := range res.Outcomes {
@@ -168,6 +169,13 @@ func Statements(store int, keys int64) []Statement {
 		{"lapsing", selectLapsing, []any{500}, 500},
 		{"attached", selectAttached, []any{-7, []byte("/registry/"), 50}, 50},
 		{"held", fmt.Sprintf(selectHeld, list), nil, many},
+		{"compared", compared(contract.Comparison{Start: "/registry/", End: "/registry/00001000",
+			Property: contract.CompareRevision, Operator: contract.Greater}), nil, 1001},
+		{"compared values", compared(contract.Comparison{Start: "/registry/",
+			End: "/registry/00001000", Property: contract.CompareValue, Operator: contract.NotEqual}),
+			nil, 2001},
+		{"compared key", compared(contract.Comparison{Start: "/registry/00000042",
+			End: "/registry/00000042\x00", Property: contract.CompareValue}), nil, 3},
 		{"some leases", fmt.Sprintf(selectSomeLeases, list), nil, many},
 		{"all leases", selectAllLeases, nil, int(keys)},
 		{"delete leases", fmt.Sprintf(deleteLeases, revisionRows(revisions)), nil, 2 * many},
@@ -204,6 +212,13 @@ func Statements(store int, keys int64) []Statement {
 		statements[i].SQL = ofStore(statements[i].SQL, fmt.Sprint(store))
 	}
 	return statements
+}
+
+// compared is the statement of a comparison.
+func compared(c contract.Comparison) string {
+	t := text{store: "$store"}
+	t.compare(&c)
+	return t.String()
 }
 
 // Statement is a statement, its arguments, and about how many rows it has to read.

@@ -414,6 +414,26 @@ SELECT e.id
 FROM rowkeeper_lease e FORCE INDEX (PRIMARY)
 WHERE e.store = $store AND e.id IN (%s) AND e.expiry <> 0`
 
+// selectCompared finds whether there is a key in a range, and whether there is one of which a
+// condition does not hold: primary key range, which the first such key ends. selectComparedValues
+// reads the values as well, by the primary key of the log. No condition holds of a value that is
+// lost. The revision is read so that the index does not have all that is asked for: MySQL would
+// read it from its very beginning then. The bounds stand for %[1]s and %[2]s, and the condition for
+// %[3]s.
+const (
+	selectCompared = `
+SELECT EXISTS (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= %[1]s AND l.key < %[2]s AND l.revision > 0),
+       EXISTS (SELECT 1
+               FROM rowkeeper_live l FORCE INDEX (PRIMARY)
+               WHERE l.store = $store AND l.key >= %[1]s AND l.key < %[2]s AND NOT (%[3]s))`
+	selectComparedValues = `
+SELECT EXISTS (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= %[1]s AND l.key < %[2]s AND l.revision > 0),
+       EXISTS (SELECT 1
+               FROM rowkeeper_live l FORCE INDEX (PRIMARY)
+               LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
+               WHERE l.store = $store AND l.key >= %[1]s AND l.key < %[2]s AND NOT COALESCE(%[3]s, 0))`
+)
+
 // selectSomeLeases finds leases by primary key.
 const selectSomeLeases = `
 SELECT e.id, e.ttl, e.expiry

@@ -17,9 +17,12 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 	if in.leased {
 		work = leasedGroup
 	}
-	o, err := b.transact(ctx, commitLock, work, g.Token[:], int64(g.Seen.Epoch), in.seen,
-		in.seenTokens, in.keys, in.expected, in.deleted, in.values, in.ttls, in.wantsPrevious,
-		in.leases)
+	args := []any{g.Token[:], int64(g.Seen.Epoch), in.seen, in.seenTokens, in.keys, in.expected,
+		in.deleted, in.values, in.ttls, in.wantsPrevious, in.leases}
+	if in.condition != nil {
+		work, args = comparedGroup, append(args, conditionArgs(in.condition)...)
+	}
+	o, err := b.transact(ctx, commitLock, work, args...)
 	if err != nil {
 		return nil, damagedGroup(err)
 	}
@@ -38,6 +41,19 @@ func damagedGroup(err error) error {
 	return err
 }
 
+// conditionArgs are the parameters that sqlComparedGroup has besides those of sqlGroup.
+func conditionArgs(c *contract.Condition) []any {
+	n := len(c.Comparisons)
+	starts, ends, values := make([][]byte, n), make([][]byte, n), make([][]byte, n)
+	properties, operators, numbers := make([]int64, n), make([]int64, n), make([]int64, n)
+	for i := range c.Comparisons {
+		p := &c.Comparisons[i]
+		starts[i], ends[i], values[i] = []byte(p.Start), []byte(p.End), p.Value
+		properties[i], operators[i], numbers[i] = int64(p.Property), int64(p.Operator), p.Number
+	}
+	return []any{starts, ends, properties, operators, numbers, values, c.Hold}
+}
+
 // input is a group as sqlGroup takes it: of the mutations with equal key and expectation only the
 // first, since the others lose to it if it is accepted and are refused like it if it is not.
 type input struct {
@@ -53,6 +69,8 @@ type input struct {
 	leases        []int64
 	// leased tells whether any key is attached to a lease.
 	leased bool
+	// condition is that of the only mutation, if it has one.
+	condition *contract.Condition
 	// place is, for each mutation of the group, its place in the input, or that of the one that
 	// stands for it.
 	place []int
@@ -90,6 +108,9 @@ func newInput(g *contract.Group) *input {
 		in.wantsPrevious = append(in.wantsPrevious, m.WantsPrevious())
 		in.leases = append(in.leases, int64(m.Lease))
 		in.leased = in.leased || m.Lease != 0
+		if m.If != nil {
+			in.condition = m.If
+		}
 	}
 	return in
 }
@@ -132,6 +153,7 @@ func (in *input) result(g *contract.Group, o outcome) (*contract.GroupResult, er
 		return nil, unreadable(err)
 	}
 
+	met := in.condition == nil || r.bool(15)
 	res := &contract.GroupResult{Before: before, State: st, Time: now,
 		LockWait: max(now.Sub(o.lock[0].time(0)), 0),
 		Outcomes: make([]contract.Outcome, len(g.Mutations))}
@@ -141,7 +163,7 @@ func (in *input) result(g *contract.Group, o outcome) (*contract.GroupResult, er
 		current := currents.revision(at)
 		switch {
 		case !accepted.bool(at):
-			res.Outcomes[i] = contract.Refused(m, current, in.wantsPrevious[at])
+			res.Outcomes[i] = contract.Refused(m, current, met, in.wantsPrevious[at])
 		case at <= answered: // it lost to the one that stands for it
 			res.Outcomes[i].Revision = current
 		default:

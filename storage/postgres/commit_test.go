@@ -14,13 +14,13 @@ import (
 // TestCommitFollowsTheRules: the statement that commits a group decides as contract.CheckGroup and
 // contract.Decide do, whatever the database holds and the group expects: other epochs, lower heads,
 // other tokens, missing rows, recorded tokens, compacted ahead of what was seen, keys that occur
-// several times, values that are lost, leases that have ended.
+// several times, values that are lost, leases that have ended, conditions that are met or not.
 func TestCommitFollowsTheRules(t *testing.T) {
 	url := migrated(t)
 	b, conn := openURL(t, url), connect(t, url)
 	defer b.Close()
 	const cases, keys = 400, 4
-	accepted, lost, without, refused := 0, 0, 0, map[contract.Class]int{}
+	accepted, lost, without, unmet, refused := 0, 0, 0, 0, map[contract.Class]int{}
 	exec(t, conn, `INSERT INTO rowkeeper_lease (store, id, ttl, expiry) VALUES (1, 1, 60, 1), (1, 2, 60, 0)`)
 	for range cases {
 		seed := rand.Uint64()
@@ -87,6 +87,23 @@ func TestCommitFollowsTheRules(t *testing.T) {
 			alone[m.Key] = m.Alone()
 			g.Mutations = append(g.Mutations, m)
 		}
+		if rng.IntN(3) == 0 {
+			m := g.Mutations[0]
+			m.If = &contract.Condition{Hold: rng.IntN(2) == 0}
+			for range 1 + rng.IntN(2) {
+				key := contract.Key(fmt.Sprint("key", rng.IntN(keys)))
+				at, property := current[key], contract.Property(rng.IntN(5))
+				c := contract.Comparison{Start: key, End: key + "\x00", Property: property,
+					Operator: contract.Operator(rng.IntN(4)), Value: []byte("a value"),
+					Number: []int64{at.Version, int64(at.Create), int64(at.Revision), 0,
+						int64(at.Lease)}[property]}
+				if rng.IntN(3) == 0 {
+					c.End = contract.Key(fmt.Sprint("key", rng.IntN(keys+1)))
+				}
+				m.If.Comparisons = append(m.If.Comparisons, c)
+			}
+			g.Mutations = g.Mutations[:1]
+		}
 		aborted := rng.IntN(8) == 0
 
 		exec(t, conn, `TRUNCATE rowkeeper_log, rowkeeper_live, rowkeeper_aborted`,
@@ -120,7 +137,19 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		if want == nil {
 			outcomes, n := contract.Decide(g.Mutations, st.Head.Revision, &contract.Found{
 				Current: func(k contract.Key) contract.Current { return current[k] },
-				Held:    func(l contract.Lease) bool { return l == 1 },
+				Compared: func(c *contract.Comparison) (some, misfit bool) {
+					for key, at := range current {
+						if key >= c.Start && key < c.End {
+							var value []byte
+							if _, there := log[at.Revision]; there {
+								value = []byte("a value")
+							}
+							some, misfit = true, misfit || !c.Fits(at, value)
+						}
+					}
+					return some, misfit
+				},
+				Held: func(l contract.Lease) bool { return l == 1 },
 				Removed: func(_ *contract.Mutation, at contract.Revision) ([]byte, bool, error) {
 					_, there := log[at]
 					return []byte("a value"), there, nil
@@ -139,6 +168,8 @@ func TestCommitFollowsTheRules(t *testing.T) {
 				switch {
 				case errors.Is(w.Err, contract.ErrNoLease):
 					without++
+				case errors.Is(w.Err, contract.ErrCondition):
+					unmet++
 				case w.Err != nil:
 					lost++
 				}
@@ -159,8 +190,9 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		}
 	}
 	// That all kinds of cases were among them, and how many is chance.
-	if accepted < cases/8 || min(lost, without, refused[contract.Aborted], refused[contract.Fenced],
+	if accepted < cases/8 || min(lost, without, unmet, refused[contract.Aborted], refused[contract.Fenced],
 		refused[contract.Transient]) == 0 {
-		t.Errorf("of %d groups were refused: %v; %d mutations were accepted, and %d met a lost value", cases, refused, accepted, lost)
+		t.Errorf("of %d groups were refused: %v; %d mutations were accepted, %d met a lost value, and "+
+			"of %d the condition was not met", cases, refused, accepted, lost, unmet)
 	}
 }

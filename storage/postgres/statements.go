@@ -502,10 +502,45 @@ CROSS JOIN LATERAL (
 // sqlLeasedGroup is sqlGroup for a group that attaches keys to leases. Such a mutation fits only if
 // its lease is there and has not ended (primary key of lease). A group without leases does not pay
 // for that.
-var sqlLeasedGroup = ofStore(strings.Replace(boundedGroup, ` AS fits`, `
+var sqlLeasedGroup = ofStore(leasedText)
+
+var leasedText = strings.Replace(boundedGroup, ` AS fits`, `
            AND (m.ttl >= 0 OR EXISTS (
                SELECT FROM rowkeeper_lease WHERE store = $store::integer AND id = m.lease AND expiry <> 0 OFFSET 0
-           )) AS fits`, 1))
+           )) AS fits`, 1)
+
+// sqlComparedGroup is sqlLeasedGroup for a group of one mutation, which compares other keys. It
+// fits only if its condition is met. The keys of each comparison are a range of the primary key of
+// live, and their values, if these are compared, are found by the primary key of the log. If there
+// is no key in the range, all its numbers are 0, and it has no value. NULL compares as nothing. So
+// holds is what mvcc.Comparison says, and met what mvcc.Condition says.
+//
+// $12 to $17 are the beginnings and ends of the ranges, the properties and operators, the numbers
+// and values, and $18 whether the comparisons have to hold.
+var sqlComparedGroup = ofStore(strings.NewReplacer(
+	`
+), input AS (`, `
+), compared AS MATERIALIZED (
+    SELECT bool_and(coalesce(CASE m.op WHEN 0 THEN o.sign = 0 WHEN 1 THEN o.sign > 0 WHEN 2 THEN o.sign < 0 ELSE o.sign <> 0 END, false)) = $18::boolean AS met
+    FROM unnest($12::bytea[], $13::bytea[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bytea[])
+         AS m (low, high, property, op, number, value)
+    LEFT JOIN LATERAL (
+        SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE store = $store::integer AND key >= m.low AND key < m.high OFFSET 0
+    ) l ON true
+    LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision AND m.property = 3 OFFSET 0) v ON true
+    CROSS JOIN LATERAL (
+        SELECT coalesce(CASE m.property WHEN 0 THEN l.version WHEN 1 THEN l.create_revision WHEN 2 THEN l.revision ELSE l.lease END, 0) AS number
+    ) n
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN m.property = 3 THEN CASE WHEN v.value < m.value THEN -1 WHEN v.value > m.value THEN 1 WHEN v.value = m.value THEN 0 END
+                    WHEN n.number < m.number THEN -1 WHEN n.number > m.number THEN 1 ELSE 0 END AS sign
+    ) o
+), input AS (`,
+	` AS fits`, `
+           AND (SELECT met FROM compared) AS fits`,
+	`, p.previous
+FROM`, `, p.previous, (SELECT met FROM compared)
+FROM`).Replace(leasedText))
 
 // sqlSomeLeases finds leases by the primary key. $1 IDs.
 var sqlSomeLeases = ofStore(`

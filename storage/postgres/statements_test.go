@@ -144,6 +144,8 @@ var arguments = func() map[string]struct {
 			array(group, "boolean", deleted),
 			array(group, "bigint", func(int) string { return lease })}, ", ")
 	}
+	const comparing = `ARRAY['k/050000', 'none']::bytea[], ARRAY['k/051000', 'nonf']::bytea[], ` +
+		`ARRAY[3, 2]::bigint[], ARRAY[3, 0]::bigint[], ARRAY[0, 0]::bigint[], ARRAY['x', '']::bytea[], true`
 	revisions := array(500, "bigint", func(i int) string { return fmt.Sprint(30_000 + i*101) })
 	const around = `'k/050000', 'k/090000'`
 	return map[string]struct {
@@ -188,11 +190,13 @@ var arguments = func() map[string]struct {
 		"rowkeeper_sweep_lock":   {``, 1},
 		"rowkeeper_group":        {groupOf("0"), 4 + 4*group},
 		"rowkeeper_leased_group": {groupOf("77"), 4 + 5*group},
-		"find_group":             {`'\x00', 119501`, 510},
-		"abort":                  {`'\x00', 1`, 0},
-		"compact":                {`115000`, 1},
-		"sweepable":              {`501, 1, 100001`, 505},
-		"rowkeeper_sweep":        {`1, ` + revisions + `, 100500, 1, true, 100001`, 510},
+		// It compares the values of 1,000 keys.
+		"rowkeeper_compared_group": {groupOf("0") + ", " + comparing, 4 + 4*group + 2000},
+		"find_group":               {`'\x00', 119501`, 510},
+		"abort":                    {`'\x00', 1`, 0},
+		"compact":                  {`115000`, 1},
+		"sweepable":                {`501, 1, 100001`, 505},
+		"rowkeeper_sweep":          {`1, ` + revisions + `, 100500, 1, true, 100001`, 510},
 	}
 }()
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -33,13 +34,16 @@ var (
 			oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidIntArray, oidStore}}
 	leasedGroup = statement{name: "rowkeeper_leased_group", sql: sqlLeasedGroup,
 		types: commitGroup.types}
+	comparedGroup = statement{name: "rowkeeper_compared_group", sql: sqlComparedGroup,
+		types: slices.Concat(commitGroup.types[:11], []uint32{oidBytesArray, oidBytesArray,
+			oidIntArray, oidIntArray, oidIntArray, oidBytesArray, oidBool, oidStore})}
 	sweepLock = statement{name: "rowkeeper_sweep_lock",
 		sql: fmt.Sprintf(sqlSweepLock, knownSchema), types: []uint32{oidStore}}
 	sweepBatch = statement{name: "rowkeeper_sweep", sql: sqlSweep,
 		types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt, oidStore}}
 
 	writingStatements = []statement{begin, commit, commitLock, commitGroup, leasedGroup,
-		sweepLock, sweepBatch}
+		comparedGroup, sweepLock, sweepBatch}
 )
 
 // workPortal is the portal in which the work waits for the lock.

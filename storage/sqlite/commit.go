@@ -105,7 +105,7 @@ type finder struct {
 }
 
 func (f *finder) found() *contract.Found {
-	return &contract.Found{Current: f.current, Held: f.held, Removed: f.removed,
+	return &contract.Found{Current: f.current, Compared: f.compared, Held: f.held, Removed: f.removed,
 		Returned: contract.Returned{Bound: groupBytes}}
 }
 
@@ -115,6 +115,35 @@ func (f *finder) current(k contract.Key) contract.Current {
 		f.failed = f.b.damagedKey(k, err)
 	}
 	return current
+}
+
+// compared reads the keys of a comparison up to the first that does not fit.
+func (f *finder) compared(c *contract.Comparison) (some, misfit bool) {
+	if f.failed != nil {
+		return false, false
+	}
+	s, err := f.c.Prepare(selectCompared)
+	if err != nil {
+		f.failed = err
+		return false, false
+	}
+	defer s.Reset()
+	s.BlobString(string(c.Start)).BlobString(string(c.End))
+	s.Bool(c.Property == contract.CompareValue)
+	for !misfit {
+		row, err := s.Step()
+		if err != nil {
+			f.failed = err
+		}
+		if !row {
+			break
+		}
+		some = true
+		misfit = !c.Fits(contract.Current{Revision: contract.Revision(s.ColInt(0)),
+			Create: contract.Revision(s.ColInt(1)), Version: s.ColInt(2),
+			Lease: contract.Lease(s.ColInt(3))}, s.ColBlob(4))
+	}
+	return some, misfit
 }
 
 func (f *finder) held(l contract.Lease) bool {

@@ -194,6 +194,13 @@ DELETE FROM rowkeeper_lease WHERE id IN (SELECT value FROM json_each(?1))`
 const selectLive = `
 SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE key = ?1`
 
+// selectCompared walks the live rows of a range by their primary key, and reads each one's value by
+// the log's primary key if ?3.
+const selectCompared = `
+SELECT l.revision, l.create_revision, l.version, l.lease, g.value
+FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision AND ?3
+WHERE l.key >= ?1 AND l.key < ?2`
+
 // selectValue reads what a deletion removes, by primary key.
 const selectValue = `
 SELECT value FROM rowkeeper_log WHERE revision = ?1`

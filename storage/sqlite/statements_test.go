@@ -57,6 +57,8 @@ var plans = map[string]struct{ text, plan string }{
 	"selectAllLeases": {selectAllLeases, "SCAN rowkeeper_lease; "},
 	"deleteAllLeases": {deleteAllLeases, ""},
 	"selectLive":      {selectLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
+	"selectCompared": {selectCompared, "SEARCH l USING PRIMARY KEY (key>? AND key<?); SEARCH g " +
+		"USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
 	"selectOldestWriter": {selectOldestWriter, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
 		"(rowid=?); "},
 	"selectToken": {selectToken,

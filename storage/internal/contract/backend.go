@@ -121,6 +121,9 @@ type Mutation struct {
 	HasPrev   bool
 	// Ends: the write is a step on the way to the key's deletion, and so no quota refuses it.
 	Ends bool
+	// If, unless it is nil, is what the mutation demands of other keys. If that is not met, the
+	// mutation is refused by [ErrCondition].
+	If *Condition
 }
 
 // Group is what one transaction decides and writes.
@@ -137,7 +140,7 @@ type Group struct {
 	// to be there, too. Most often there are none.
 	Earlier []Position
 	// Mutations are in the order of arrival. A key may occur several times, but only once if one of
-	// its mutations is [Mutation.Alone].
+	// its mutations is [Mutation.Alone]. A mutation with a [Condition] is the only one.
 	Mutations []*Mutation
 }
 
@@ -157,8 +160,9 @@ type Outcome struct {
 	// is nil beyond what [Returned] takes, and a caller that needs the value then reads it from the
 	// log.
 	PrevValue []byte
-	// Err says why the mutation was not accepted although its expectation holds. Either it is
-	// [ErrNoLease], or it is of class Data: the value that a deletion would remove is lost.
+	// Err says why the mutation was not accepted although its expectation holds. It is
+	// [ErrCondition] or [ErrNoLease], or of class Data: the value that a deletion would remove is
+	// lost.
 	Err error
 }
 

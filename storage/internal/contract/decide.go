@@ -17,6 +17,8 @@ import "time"
 // would have to be accepted in its place. So such a mutation is the only one of its key in a group
 // (see [Mutation.Alone]; the queue keeps the others for the next group).
 //
+// A mutation whose condition is not met is refused for that, whatever else would refuse it.
+//
 // The outcomes' revisions are numbered from before+1.
 //
 // A mutation that would be accepted is refused alone if the value that it has to return is lost, or
@@ -71,6 +73,9 @@ func Decide(mutations []*Mutation, before Revision, f *Found) (outcomes []Outcom
 type Found struct {
 	// Current returns the key's state before the group, zero if it does not exist.
 	Current func(Key) Current
+	// Compared tells of a comparison whether there is a key in its range, and whether there is one
+	// that does not fit; see [Comparison.Holds]. It is not asked where no mutation has a condition.
+	Compared func(*Comparison) (some, misfit bool)
 	// Held tells whether there is a lease, and it has not ended. It is not asked where no mutation
 	// has a lease.
 	Held func(Lease) bool
@@ -85,6 +90,9 @@ type Found struct {
 // check decides whether a mutation is refused although its expectation holds. If not, it returns
 // the value that the outcome has.
 func (f *Found) check(m *Mutation, at Revision) (value []byte, err error) {
+	if m.If != nil && !m.If.Met(func(c *Comparison) bool { return c.Holds(f.Compared(c)) }) {
+		return nil, ErrCondition
+	}
 	if m.Lease != 0 && !f.Held(m.Lease) {
 		return nil, ErrNoLease
 	}
@@ -110,12 +118,15 @@ func lostPrevious(k Key, at Revision) error {
 }
 
 // Refused is the outcome of a mutation that was not accepted where its key was at a revision, for a
-// backend whose statement decides. wanted says whether the mutation that stood for it wants the
-// value that it removes: equal expectations of a key are decided once. If the expectation holds,
-// what Found.check refuses is the only reason that is left.
-func Refused(m *Mutation, current Revision, wanted bool) Outcome {
+// backend whose statement decides. met says whether its condition is met, if it has one. wanted
+// says whether the mutation that stood for it wants the value that it removes: equal expectations
+// of a key are decided once. If the expectation holds, what Found.check refuses is the only reason
+// that is left.
+func Refused(m *Mutation, current Revision, met, wanted bool) Outcome {
 	o := Outcome{Revision: current}
 	switch holds := m.Expects(current); {
+	case holds && m.If != nil && !met:
+		o.Err = ErrCondition
 	case holds && wanted:
 		o.Err = lostPrevious(m.Key, current)
 	case holds && m.Lease != 0:

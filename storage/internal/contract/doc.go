@@ -13,7 +13,7 @@
 //     [Opened], [Pooled], [KeysReader]). The package backendtest checks what their comments
 //     promise.
 //   - The rules: pure functions, with tables of tests. They decide who may write ([CheckWriter],
-//     [CheckGroup]), what is accepted of a group ([Decide]), what became of a group with an unknown
+//     [CheckGroup]), what is accepted of a group ([Decide], [Condition.Met], [Comparison.Holds]), what became of a group with an unknown
 //     outcome ([Resolve]), how far a compaction may go ([CompactTo]), which rows the sweep removes
 //     ([PlanSweep], [ForgetAborted]), where a fence goes ([Fence.After]; after an import export.go,
 //     after a drop drop.go), when another epoch is accepted ([Adoptable]), which connection a store

@@ -133,7 +133,7 @@ func (e *FutureRevisionError) Error() string {
 
 // LimitError says that a key or a value is too large.
 type LimitError struct {
-	// What is "key" or "value".
+	// What is "key", "value" or "condition".
 	What string
 	// Bytes is its length, Limit the greatest that is allowed.
 	Bytes, Limit int

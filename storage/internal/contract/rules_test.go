@@ -469,14 +469,21 @@ func TestRefused(t *testing.T) {
 		{Mutation{Key: "k", Expect: 5, Delete: true}, lostPrevious("k", 5)},
 		{Mutation{Expect: 5, Lease: 1}, ErrNoLease},
 		{Mutation{Expect: Any, Lease: 1}, ErrNoLease},
+		{Mutation{Expect: 4, If: &Condition{}}, nil},
+		{Mutation{Expect: 5, Lease: 1, If: &Condition{}}, ErrCondition},
+		{Mutation{Expect: 5, Delete: true, If: &Condition{}}, ErrCondition},
 	} {
-		if o := Refused(&c.m, 5, c.m.WantsPrevious()); o.Accepted || o.Revision != 5 ||
+		if o := Refused(&c.m, 5, false, c.m.WantsPrevious()); o.Accepted || o.Revision != 5 ||
 			fmt.Sprint(o.Err) != fmt.Sprint(c.want) {
 			t.Errorf("%+v: %+v, want %v", c.m, o, c.want)
 		}
 	}
+	if o := Refused(&Mutation{Expect: 5, Lease: 1, If: &Condition{}}, 5, true,
+		false); fmt.Sprint(o.Err) != fmt.Sprint(ErrNoLease) {
+		t.Errorf("a mutation whose condition is met, and which has no lease: %+v", o)
+	}
 	update := Mutation{Key: "k", Expect: 5}
-	if o := Refused(&update, 5, true); fmt.Sprint(o.Err) != fmt.Sprint(lostPrevious("k", 5)) {
+	if o := Refused(&update, 5, true, true); fmt.Sprint(o.Err) != fmt.Sprint(lostPrevious("k", 5)) {
 		t.Errorf("an update beside a deletion that was refused: %+v", o)
 	}
 }

@@ -20,8 +20,9 @@ func (s *Store) Commit(ctx context.Context, m contract.Mutation) (contract.Revis
 }
 
 // Apply writes one mutation and returns what it did after the database has committed it durably.
-// Its errors are *[contract.ConflictError], *[contract.LimitError], [contract.ErrClosed], ctx's
-// error if the caller gave up before its group began (nothing was written),
+// Its errors are *[contract.ConflictError], [contract.ErrCondition], *[contract.LimitError],
+// [contract.ErrClosed], ctx's error if the caller gave up before its group began (nothing was
+// written),
 // [contract.ErrUnknownOutcome], and *[contract.Error] for what the database or the quota refused
 // (nothing was written).
 func (s *Store) Apply(ctx context.Context, m contract.Mutation) (contract.Outcome, error) {
@@ -74,6 +75,9 @@ func (s *Store) enqueue(ctx context.Context, m contract.Mutation) (*write, error
 		return nil, errors.New("a key cannot be empty")
 	case len(m.Key) > s.limits.KeyBytes:
 		return nil, &contract.LimitError{What: "key", Bytes: len(m.Key), Limit: s.limits.KeyBytes}
+	case m.If.Bytes() > s.limits.ValueBytes:
+		return nil, &contract.LimitError{What: "condition", Bytes: m.If.Bytes(),
+			Limit: s.limits.ValueBytes}
 	case len(m.Value) > s.limits.ValueBytes:
 		return nil, &contract.LimitError{What: "value", Bytes: len(m.Value), Limit: s.limits.ValueBytes}
 	case m.Delete && m.Expect == 0:
@@ -93,7 +97,7 @@ func (s *Store) enqueue(ctx context.Context, m contract.Mutation) (*write, error
 		return nil, err
 	}
 	// A previous value is held as long as the group is, and then by the event.
-	bytes := len(m.Key) + len(m.Value) + len(m.PrevValue)
+	bytes := len(m.Key) + len(m.Value) + len(m.PrevValue) + m.If.Bytes()
 	w := &write{m: m, bytes: bytes, arrived: time.Now(), done: make(chan struct{})}
 	if w.m.Era == 0 {
 		w.m.Era = s.hub.presentEra()
@@ -255,7 +259,7 @@ var ErrOtherEra = contract.Errorf(contract.Unavailable, "what was read before ma
 
 // ofEra returns the writes that can be done in the era, and answers the others: the revision that
 // they expect may belong to a lost history, and another state may have it in this one. A write that
-// expects no revision depends on no read.
+// expects no revision depends on no read: what its condition compares is read when it is decided.
 func ofEra(writes []*write, era contract.Era) []*write {
 	over := func(w *write) bool { return w.m.Expect > 0 && w.m.Era != era }
 	if !slices.ContainsFunc(writes, over) {

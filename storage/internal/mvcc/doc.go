@@ -78,7 +78,9 @@
 // lock; read the head and the keys' current revisions; check the history (see
 // [contract.CheckGroup]); accept, per key, the first mutation in order of arrival whose expectation
 // holds and whose lease, if it has one, has not ended (see [contract.Decide]; some mutations must
-// be the only one of their key in a group, and the queue ensures that); number the accepted ones
+// be the only one of their key in a group, and one that compares other keys, as
+// [contract.Condition] says, must be the only one at all; the queue ensures that); number the
+// accepted ones
 // densely after the head; write their log and live rows; commit. Then it hands the events to the
 // hub, has the new head announced to the other processes ([contract.Notifier]), and answers the
 // writers. No commit waits for an announcement.

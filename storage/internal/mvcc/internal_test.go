@@ -85,6 +85,32 @@ func TestQueueKeepsApart(t *testing.T) {
 	}
 }
 
+// TestQueueKeepsConditions: a mutation with a condition is a group of its own, and has its turn when
+// it is the first.
+func TestQueueKeepsConditions(t *testing.T) {
+	q := newQueue(100, 1<<20, contract.Limits{GroupMutations: 4, GroupBytes: 1 << 20})
+	for i, condition := range []*contract.Condition{nil, {}, nil, {}, {}, nil, nil} {
+		key := contract.Key(fmt.Sprint(i))
+		err := q.put(t.Context(), &write{m: contract.Mutation{Key: key, If: condition}, bytes: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"0 2 5 6", "1", "3", "4"} {
+		var got []string
+		for _, w := range q.take(0) {
+			got = append(got, string(w.m.Key))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("the group is %v, want %s", got, want)
+		}
+	}
+	if q.count != 0 || q.bytes != 0 || len(q.writes) != 0 {
+		t.Errorf("the queue counts %d writes and %d bytes, and has %d", q.count, q.bytes,
+			len(q.writes))
+	}
+}
+
 // TestQueueWaitsForWriters: after a large group, the next one waits for nearly as many writes, or
 // until the patience is over. After a small one nothing is waited for.
 func TestQueueWaitsForWriters(t *testing.T) {

@@ -233,6 +233,9 @@ func (r *modelRun) mutation(state map[contract.Key]entry) contract.Mutation {
 	case n < 9:
 		m.Expect = contract.Revision(r.rng.Int64N(int64(r.model.head()) + 2))
 	}
+	if r.rng.IntN(4) == 0 {
+		m.If = r.condition(state)
+	}
 	if m.Expect != 0 && r.rng.IntN(3) == 0 {
 		m.Delete = true
 		return m
@@ -241,6 +244,42 @@ func (r *modelRun) mutation(state map[contract.Key]entry) contract.Mutation {
 		m.Value = []byte(fmt.Sprintf("%d", r.rng.Uint64()))
 	}
 	return m
+}
+
+// condition is one that mostly is met if nobody else changes the keys: of a key, or of a range.
+func (r *modelRun) condition(state map[contract.Key]entry) *contract.Condition {
+	c := &contract.Condition{Comparisons: make([]contract.Comparison, 1+r.rng.IntN(2))}
+	for i := range c.Comparisons {
+		key := r.key()
+		p := contract.Comparison{Start: key, End: key + "\x00", Property: contract.CompareRevision,
+			Operator: contract.Operator(r.rng.IntN(4)), Number: int64(state[key].revision)}
+		if r.rng.IntN(3) == 0 {
+			p.Property, p.Value = contract.CompareValue, []byte(state[key].value)
+		}
+		if r.rng.IntN(3) == 0 {
+			p.Start, p.End = "/a/y/", "/b/x/3"
+		}
+		c.Comparisons[i] = p
+	}
+	c.Hold = met(c, state)
+	if r.rng.IntN(4) == 0 {
+		c.Hold = !c.Hold
+	}
+	return c
+}
+
+// met tells whether all comparisons of a condition hold in a state.
+func met(c *contract.Condition, state map[contract.Key]entry) bool {
+	return !slices.ContainsFunc(c.Comparisons, func(c contract.Comparison) bool {
+		some, misfit := false, false
+		for key, e := range state {
+			if key >= c.Start && key < c.End {
+				some, misfit = true, misfit || !c.Fits(contract.Current{Revision: e.revision},
+					[]byte(e.value))
+			}
+		}
+		return !c.Holds(some, misfit)
+	})
 }
 
 func (r *modelRun) burst() {
@@ -269,6 +308,10 @@ func (r *modelRun) burst() {
 			r.t.Fatalf("%q at %d was written with the expectation %d", a.m.Key,
 				state[a.m.Key].revision, a.m.Expect)
 		}
+		if a.m.If != nil && met(a.m.If, state) != a.m.If.Hold {
+			r.t.Fatalf("%q was written at %d although its condition was not met: %+v", a.m.Key,
+				a.revision, a.m.If)
+		}
 		r.model.entries = append(r.model.entries, entry{revision: a.revision, key: a.m.Key,
 			deleted: a.m.Delete, value: string(a.m.Value), prev: a.m.Expect})
 		states = append(states, r.model.state(r.model.head()))
@@ -279,6 +322,15 @@ func (r *modelRun) burst() {
 		}
 		if errors.Is(a.err, mvcc.ErrOtherEra) || errors.Is(a.err, contract.ErrOvertaken) {
 			continue // compaction has overtaken its process
+		}
+		if errors.Is(a.err, contract.ErrCondition) {
+			if !slices.ContainsFunc(states, func(s map[contract.Key]entry) bool {
+				return met(a.m.If, s) != a.m.If.Hold
+			}) {
+				r.t.Fatalf("%q was refused though its condition was met all the time since %d: %+v",
+					a.m.Key, before, a.m.If)
+			}
+			continue
 		}
 		var conflict *contract.ConflictError
 		if !errors.As(a.err, &conflict) {

@@ -140,8 +140,9 @@ func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
 
 // take waits for writes and returns as many as a group may have, in the order of arrival; nil when
 // the queue is closed and empty. A write that must not be in a group with another one of its key
-// stays, before all that came later. Take waits until nearly as many are there as the last group
-// had; see [expected]. It does so no longer than the patience.
+// stays, before all that came later. So does one with a condition, until it is the first: it is a
+// group of its own. Take waits until nearly as many are there as the last group had; see
+// [expected]. It does so no longer than the patience.
 func (q *queue) take(patience time.Duration) []*write {
 	for {
 		q.await(1, nil)
@@ -166,7 +167,7 @@ func (q *queue) take(patience time.Duration) []*write {
 				q.forgetLocked(w)
 				continue
 			}
-			if keys.apart(w) {
+			if keys.apart(w) || w.m.If != nil && len(group) > 0 {
 				left = append(left, w)
 				continue
 			}
@@ -182,6 +183,10 @@ func (q *queue) take(patience time.Duration) []*write {
 			keys.add(w)
 			bytes += w.bytes
 			group = append(group, w)
+			if w.m.If != nil {
+				i++
+				break
+			}
 		}
 		clear(q.writes[:i])
 		i -= copy(q.writes[i-len(left):], left)

@@ -43,6 +43,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Database) {
 		{name: "Identity", run: testIdentity},
 		{name: "Boot", run: testBoot},
 		{name: "CommitDecides", run: testCommitDecides},
+		{name: "CommitOnCondition", run: testCommitOnCondition},
 		{name: "CommitNumbersDensely", run: testCommitNumbersDensely},
 		{name: "CommitOfConflictsWritesNothing", run: testCommitOfConflicts},
 		{name: "CommitGuard", run: testCommitGuard},

@@ -77,6 +77,10 @@ func testModel(f *fixture) {
 	for step := range steps {
 		switch n := rng.IntN(20); {
 		case n < 14:
+			if rng.IntN(5) == 0 {
+				f.apply(m, []*contract.Mutation{onCondition(m.live, rng, key)})
+				break
+			}
 			var ms []*contract.Mutation
 			keys := map[contract.Key]bool{} // those in the group, and whether they are alone
 			for range 1 + rng.IntN(9) {
@@ -137,14 +141,70 @@ func whole(current func(contract.Key) contract.Current) *contract.Found {
 	}
 }
 
+// found is what is found of live rows, of which no value is lost and no lease has ended.
+func found(live map[contract.Key]contract.Row) *contract.Found {
+	current := func(row contract.Row) contract.Current {
+		return contract.Current{Revision: row.Revision, Create: row.Create, Version: row.Version,
+			Lease: row.Lease}
+	}
+	f := whole(func(k contract.Key) contract.Current { return current(live[k]) })
+	f.Compared = func(c *contract.Comparison) (some, misfit bool) {
+		for key, row := range live {
+			if key >= c.Start && key < c.End {
+				some, misfit = true, misfit || !c.Fits(current(row), row.Value)
+			}
+		}
+		return some, misfit
+	}
+	return f
+}
+
+// onCondition is a mutation of a key that compares others, of a kind that mostly is accepted.
+func onCondition(live map[contract.Key]contract.Row, rng *rand.Rand,
+	key func() contract.Key) *contract.Mutation {
+	k := key()
+	w := put(k, live[k].Revision, fmt.Sprintf("value %d", rng.IntN(3)))
+	switch rng.IntN(5) {
+	case 0:
+		w.Expect = contract.Any
+	case 1:
+		w.Expect++
+	}
+	if w.Expect > 0 && rng.IntN(3) == 0 {
+		w = del(k, w.Expect)
+	}
+	w.If = &contract.Condition{Hold: rng.IntN(2) == 0}
+	for range 1 + rng.IntN(3) {
+		start := key()
+		row := live[start]
+		property := contract.Property(rng.IntN(5))
+		c := contract.Comparison{Start: start, End: start + "\x00", Property: property,
+			Operator: contract.Operator(rng.IntN(4)), Value: row.Value,
+			Number: []int64{row.Version, int64(row.Create), int64(row.Revision), 0,
+				int64(row.Lease)}[property]}
+		switch rng.IntN(8) {
+		case 0:
+			c.Number, c.Value = -1<<63, []byte{}
+		case 1:
+			c.Number, c.Value = 1<<63-1, []byte("value 1\x00")
+		case 2:
+			c.Number, c.Value = c.Number+1, []byte("value 1")
+		}
+		switch rng.IntN(4) {
+		case 0:
+			c.End = key()
+		case 1:
+			c.Start, c.End = "\x00", "\xff\xff\xff"
+		}
+		w.If.Comparisons = append(w.If.Comparisons, c)
+	}
+	return w
+}
+
 // apply commits a group and writes what Decide says to the model.
 func (f *fixture) apply(m *model, ms []*contract.Mutation) {
 	f.Helper()
-	want, _ := contract.Decide(ms, f.seen.Revision, whole(func(k contract.Key) contract.Current {
-		row := m.live[k]
-		return contract.Current{Revision: row.Revision, Create: row.Create, Version: row.Version,
-			Lease: row.Lease}
-	}))
+	want, _ := contract.Decide(ms, f.seen.Revision, found(m.live))
 	got := f.commit(ms...)
 	for i, w := range want {
 		g := got.Outcomes[i]

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -161,6 +163,86 @@ func testCommitDecides(f *fixture) {
 					current[r.Key])
 			}
 		}
+	}
+}
+
+// testCommitOnCondition: a mutation is written only where the comparisons of other keys come out as
+// it demands, of whatever property, by whatever operator, of a key, a range or of nothing.
+func testCommitOnCondition(f *fixture) {
+	f.grant(7, 1<<62)
+	m := &model{live: map[contract.Key]contract.Row{}}
+	f.apply(m, []*contract.Mutation{put("a", 0, "1"), put("b", 0, ""), put("c", 0, "3'\\%s\xff"),
+		put("d\x00", 0, strings.Repeat("long", 1000))})
+	f.apply(m, []*contract.Mutation{leased("b", contract.Any, 1<<62), put("c", contract.Any, "4"),
+		put("lock", 0, "mine")})
+	f.apply(m, []*contract.Mutation{put("b", contract.Any, "")})
+	f.apply(m, []*contract.Mutation{leased("lease", 0, 1<<62)})
+	accepted, refused := 0, 0
+	try := func(w *contract.Mutation) {
+		f.Helper()
+		before := f.seen.Revision
+		if f.apply(m, []*contract.Mutation{w}); f.seen.Revision > before {
+			accepted++
+		} else {
+			refused++
+		}
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	keys := []contract.Key{"a", "b", "c", "d\x00", "lock", "lease", "none", "\x01", "\xff\xff"}
+	key := func() contract.Key { return keys[rng.IntN(len(keys))] }
+	for range 300 {
+		try(onCondition(m.live, rng, key))
+	}
+	if min(accepted, refused) < 50 {
+		f.Errorf("%d mutations were accepted, and %d refused", accepted, refused)
+	}
+
+	// What else would refuse the mutation comes after its condition.
+	owner := func(hold bool) *contract.Condition {
+		return &contract.Condition{Hold: hold, Comparisons: []contract.Comparison{
+			{Start: "mutex", End: "mutex\x00", Property: contract.CompareVersion,
+				Operator: contract.Greater},
+			{Start: "\x00", End: "\xff", Property: contract.CompareRevision, Operator: contract.Greater}}}
+	}
+	f.put("mutex", 0, "owner")
+	for _, test := range []struct {
+		m    *contract.Mutation
+		hold bool
+		want error
+	}{
+		{put("guarded", 0, "1"), true, nil},
+		{put("guarded", contract.Any, "2"), false, contract.ErrCondition},
+		{put("guarded", 1, "3"), false, nil}, // a conflict
+		{leased("guarded", contract.Any, 99), false, contract.ErrCondition},
+		{leased("guarded", contract.Any, 99), true, contract.ErrNoLease},
+		{leased("guarded", contract.Any, 7), true, nil},
+		{del("guarded", contract.Any), false, contract.ErrCondition},
+		{del("guarded", contract.Any), true, nil},
+		{del("guarded", contract.Any), true, nil}, // a conflict
+	} {
+		test.m.If = owner(test.hold)
+		if o := f.commit(test.m).Outcomes[0]; !errors.Is(o.Err, test.want) {
+			f.Errorf("%s, where the comparisons have to hold: %t: %+v, want %v",
+				describeGroup([]*contract.Mutation{test.m}), test.hold, o, test.want)
+		}
+	}
+	if row, _, err := f.b.Get(f.ctx, "guarded"); row != nil || err != nil {
+		f.Errorf("the key that was deleted is %+v, %v", row, err)
+	}
+
+	// About as many and as large comparisons as a store takes.
+	w := put("many", 0, "x")
+	w.If = &contract.Condition{Hold: true}
+	for i := range 128 {
+		k := contract.Key(fmt.Sprintf("%0*d", contract.MaxKeyBytes+1, i))
+		w.If.Comparisons = append(w.If.Comparisons, contract.Comparison{Start: k, End: k + "\x00",
+			Property: contract.CompareRevision})
+	}
+	w.If.Comparisons = append(w.If.Comparisons, contract.Comparison{Start: "mutex", End: "mutex\x00",
+		Property: contract.CompareValue, Operator: contract.Greater,
+		Value: bytes.Repeat([]byte("\\"), f.b.Limits().ValueBytes-w.If.Bytes()-1_000)})
+	if o := f.commit(w).Outcomes[0]; !o.Accepted {
+		f.Errorf("many comparisons: %+v", o)
 	}
 }
 

@@ -52,6 +52,18 @@ func (t *tables) found() *contract.Found {
 			return contract.Current{Revision: l.revision, Create: l.create, Version: l.version,
 				Lease: l.lease}
 		},
+		Compared: func(c *contract.Comparison) (some, misfit bool) {
+			for _, l := range t.between(c.Start, c.End) {
+				at := contract.Current{Revision: l.revision, Create: l.create, Version: l.version,
+					Lease: l.lease}
+				var value []byte
+				if row := t.row(l.revision); row != nil {
+					value = row.Value
+				}
+				some, misfit = true, misfit || !c.Fits(at, value)
+			}
+			return some, misfit
+		},
 		Held: func(l contract.Lease) bool {
 			lease, found := t.lease(l)
 			return found && lease.Expiry != 0

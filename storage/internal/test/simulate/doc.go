@@ -48,6 +48,8 @@
 //     (TestLostGroupComesBack).
 //   - expectation: what a write replaces is what its client had read, not only its revision.
 //   - conflict: a write that is refused because of its key's revision met that revision.
+//   - condition: a write that compares other keys was done where the comparisons came out as it
+//     demands, and one that was refused for them met a state in which they did not.
 //   - linearizable: an answer is what the database held at some moment between the request and the
 //     answer. All pages of a list are of one such moment.
 //   - backwards, history: a process never shows a lower head than before, nor another one at the

@@ -616,6 +616,11 @@ func (j *judge) written(o *op, done contract.Outcome, err error) {
 			j.violate("conflict", "request %d expects %s at %d, and is refused: %v; it was not so "+
 				"between the turns %d and %d", o.id, o.m.Key, o.m.Expect, err, o.call, o.end)
 		}
+	case errors.Is(err, contract.ErrCondition):
+		if !j.some(o, func(m *moment) bool { return !met(o.m.If, m.v.AllLive()) }) {
+			j.violate("condition", "request %d is refused because of its condition, which was met "+
+				"between the turns %d and %d", o.id, o.call, o.end)
+		}
 	case string(o.m.Value) == poison && contract.ClassOf(err) == contract.Data:
 	default:
 		j.allowed("write", err)
@@ -628,6 +633,20 @@ func (j *judge) written(o *op, done contract.Outcome, err error) {
 				"log at %d", o.id, err, n.rev())
 		}
 	}
+}
+
+// met tells whether a condition is met, of which no comparison is of a value.
+func met(c *contract.Condition, live []contract.Record) bool {
+	return c.Met(func(c *contract.Comparison) bool {
+		some, misfit := false, false
+		for _, r := range live {
+			if r.Key >= c.Start && r.Key < c.End {
+				some, misfit = true, misfit || !c.Fits(contract.Current{Revision: r.Revision,
+					Create: r.Create, Version: r.Version, Lease: r.Lease}, nil)
+			}
+		}
+		return c.Holds(some, misfit)
+	})
 }
 
 // acknowledged judges a write that its client takes for done.
@@ -651,6 +670,17 @@ func (j *judge) acknowledged(o *op, done contract.Outcome) {
 		j.violate("linearizable", "request %d was done before it began", o.id)
 	}
 	n.acked, n.shown = true, true
+	if o.m.If != nil {
+		var before []contract.Record
+		for _, b := range n.parent.stateAt() {
+			before = append(before, contract.Record{Key: b.row.Key, Revision: b.rev(),
+				Create: b.row.Create, Version: b.row.Version, Lease: b.row.Lease})
+		}
+		if !met(o.m.If, before) {
+			j.violate("condition", "request %d is written at %d, where its condition was not met",
+				o.id, n.rev())
+		}
+	}
 	if n.rev() <= o.floor {
 		j.violate("backwards", "request %d at process %d is written at %d, after %d was shown", o.id,
 			o.p.id, n.rev(), o.floor)

@@ -235,6 +235,8 @@ func (p *process) client(a *action) {
 	case "poison":
 		value = []byte(poison)
 		write(contract.Mutation{Key: o.key, Expect: contract.Any}, "")
+	case "condition":
+		write(contract.Mutation{Key: o.key, Expect: contract.Any, If: p.condition(a)}, "")
 	case "stale":
 		k := p.memory.known[o.key]
 		if k.revision == 0 {
@@ -336,6 +338,21 @@ func (p *process) client(a *action) {
 	default:
 		panic("no such action: " + a.Do)
 	}
+}
+
+// condition is what a write demands of another key, or of a range with its own key in it: mostly
+// what its client knows, which may have changed since.
+func (p *process) condition(a *action) *contract.Condition {
+	key := allKeys[(a.Key+1+a.N%(len(allKeys)-1))%len(allKeys)]
+	c := contract.Comparison{Start: key, End: key + "\x00", Property: contract.CompareRevision,
+		Operator: contract.Operator(a.N / 6 % 4), Number: int64(p.memory.known[key].revision)}
+	switch a.N / 2 % 3 {
+	case 0:
+		c.Start, c.End = "/a/", "/b/1"
+	case 1:
+		c.Property, c.Number = contract.CompareVersion, int64(a.N%2)
+	}
+	return &contract.Condition{Comparisons: []contract.Comparison{c}, Hold: a.N%5 > 1}
 }
 
 // write writes, and returns what has to be judged of it.

@@ -1,0 +1,269 @@
+package etcd3
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/rowkeeper/rowkeeper/hack/compat/etcd3/testserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
+)
+
+// lockstepEnv is how many requests TestLockstep makes of each server.
+const lockstepEnv = "ROWKEEPER_LOCKSTEP"
+
+// TestLockstep makes the same requests of etcd and of "rowkeeper etcd", one after the other, and
+// compares every answer: puts, deletions, and transactions that change one key at most and compare
+// any keys and ranges. The headers of a transaction's parts are left out: etcd's name a revision
+// only.
+func TestLockstep(t *testing.T) {
+	requests := 3_000
+	if n, err := strconv.Atoi(os.Getenv(lockstepEnv)); err == nil {
+		requests = n
+	}
+	program, err := filepath.Abs("../../../bin/compat/rowkeeper")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, "go", "build", "-C", "../../..", "-o", program, "./cmd/rowkeeper")
+	for _, kind := range programs.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			wanted(t, kind)
+			t.Setenv(testserver.ProgramEnv, program)
+			t.Setenv(testserver.KindEnv, string(kind))
+			seed := rand.Uint64()
+			l := &lockstep{T: t, rng: rand.New(rand.NewPCG(seed, 0)),
+				etcd: startEtcd(t), ours: testserver.RunEtcd(t, nil).Client}
+			l.lease(1, 2)
+			for i := range requests {
+				if l.step(); t.Failed() {
+					t.Fatalf("seed %d, request %d", seed, i)
+				}
+			}
+			if l.written < requests/8 || l.failed < requests/8 {
+				t.Errorf("of %d requests, %d transactions have written, and of %d the comparisons "+
+					"did not hold", requests, l.written, l.failed)
+			}
+		})
+	}
+}
+
+// startEtcd starts an etcd, and returns a client of it.
+func startEtcd(t *testing.T) *clientv3.Client {
+	t.Helper()
+	cfg := embed.NewConfig()
+	cfg.Dir = t.TempDir()
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	cfg.UnsafeNoFsync = true
+	free := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = free, free
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = free, free
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	select {
+	case <-e.Server.ReadyNotify():
+	case <-time.After(time.Minute):
+		t.Fatal("etcd is not ready")
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Clients[0].Addr().String()},
+		Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+type lockstep struct {
+	*testing.T
+	rng        *rand.Rand
+	etcd, ours *clientv3.Client
+	// revision is the newest one. written counts the transactions that have written, and failed
+	// those whose comparisons did not hold.
+	revision        int64
+	written, failed int
+}
+
+// both makes a request of both servers.
+func both[Req, Res proto.Message](l *lockstep, r Req, call func(pb.KVClient, context.Context,
+	Req) (Res, error)) (res Res, ok bool) {
+	l.Helper()
+	want, wantErr := call(pb.NewKVClient(l.etcd.ActiveConnection()), l.Context(), r)
+	got, err := call(pb.NewKVClient(l.ours.ActiveConnection()), l.Context(), r)
+	if status.Code(wantErr) != status.Code(err) ||
+		status.Convert(wantErr).Message() != status.Convert(err).Message() {
+		l.Errorf("%v\netcd:   %v\nhere:   %v", r, wantErr, err)
+	}
+	if wantErr != nil || err != nil {
+		return res, false
+	}
+	for _, m := range []proto.Message{want, got} {
+		withoutServer(m)
+	}
+	if !proto.Equal(want, got) {
+		l.Errorf("%v\netcd:   %v\nhere:   %v", r, want, got)
+	}
+	return want, true
+}
+
+// withoutServer leaves of an answer's header the revision only, and of those of a transaction's
+// parts nothing.
+func withoutServer(m proto.Message) {
+	h := m.(interface{ GetHeader() *pb.ResponseHeader }).GetHeader()
+	h.ClusterId, h.MemberId, h.RaftTerm = 0, 0, 0
+	txn, ok := m.(*pb.TxnResponse)
+	if !ok {
+		return
+	}
+	for _, op := range txn.Responses {
+		switch r := op.Response.(type) {
+		case *pb.ResponseOp_ResponseRange:
+			r.ResponseRange.Header = nil
+		case *pb.ResponseOp_ResponsePut:
+			r.ResponsePut.Header = nil
+		case *pb.ResponseOp_ResponseDeleteRange:
+			r.ResponseDeleteRange.Header = nil
+		}
+	}
+}
+
+// lease grants leases of an hour.
+func (l *lockstep) lease(ids ...int64) {
+	l.Helper()
+	for _, c := range []*clientv3.Client{l.etcd, l.ours} {
+		for _, id := range ids {
+			if _, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(l.Context(),
+				&pb.LeaseGrantRequest{ID: id, TTL: 3600}); err != nil {
+				l.Fatal(err)
+			}
+		}
+	}
+}
+
+func (l *lockstep) step() {
+	l.Helper()
+	switch l.rng.IntN(10) {
+	case 0:
+		if res, ok := both(l, l.put(), func(c pb.KVClient, ctx context.Context,
+			r *pb.PutRequest) (*pb.PutResponse, error) {
+			return c.Put(ctx, r)
+		}); ok {
+			l.revision = res.Header.Revision
+		}
+	case 1:
+		if res, ok := both(l, &pb.DeleteRangeRequest{Key: l.key(), PrevKv: l.rng.IntN(2) == 0},
+			func(c pb.KVClient, ctx context.Context,
+				r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
+				return c.DeleteRange(ctx, r)
+			}); ok {
+			l.revision = res.Header.Revision
+		}
+	default:
+		r := &pb.TxnRequest{Success: l.ops(), Failure: l.ops()}
+		for range l.rng.IntN(4) {
+			r.Compare = append(r.Compare, l.compare())
+		}
+		res, ok := both(l, r, func(c pb.KVClient, ctx context.Context,
+			r *pb.TxnRequest) (*pb.TxnResponse, error) {
+			return c.Txn(ctx, r)
+		})
+		if !ok {
+			return
+		}
+		if res.Header.Revision > l.revision {
+			l.written++
+		}
+		if !res.Succeeded {
+			l.failed++
+		}
+		l.revision = res.Header.Revision
+	}
+}
+
+// key is one of few, so that they meet.
+func (l *lockstep) key() []byte {
+	keys := []string{"a", "a\x00", "a/1", "a/2", "b", "b/\xff", "c", "\xff", "none"}
+	return []byte(keys[l.rng.IntN(len(keys))])
+}
+
+func (l *lockstep) rangeEnd() []byte {
+	switch l.rng.IntN(4) {
+	case 0:
+		return l.key()
+	case 1:
+		return []byte("\x00")
+	}
+	return nil
+}
+
+func (l *lockstep) value() []byte { return []byte(fmt.Sprint(l.rng.IntN(3)))[:l.rng.IntN(2)] }
+
+func (l *lockstep) put() *pb.PutRequest {
+	key := l.key()
+	for string(key) == "none" {
+		key = l.key()
+	}
+	r := &pb.PutRequest{Key: key, Value: l.value(), Lease: int64(l.rng.IntN(3)),
+		PrevKv: l.rng.IntN(2) == 0}
+	switch l.rng.IntN(12) {
+	case 0:
+		r.IgnoreValue, r.Value = true, nil
+	case 1:
+		r.IgnoreLease, r.Lease = true, 0
+	}
+	return r
+}
+
+// ops are some reads, and a write among them, or none.
+func (l *lockstep) ops() (ops []*pb.RequestOp) {
+	write := l.rng.IntN(4)
+	for i := range 1 + l.rng.IntN(3) {
+		switch {
+		case i == write && l.rng.IntN(4) == 0:
+			ops = append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+				RequestDeleteRange: &pb.DeleteRangeRequest{Key: l.key(), PrevKv: l.rng.IntN(2) == 0}}})
+		case i == write:
+			ops = append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: l.put()}})
+		default:
+			ops = append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
+				RequestRange: &pb.RangeRequest{Key: l.key(), RangeEnd: l.rangeEnd()}}})
+		}
+	}
+	return ops
+}
+
+func (l *lockstep) compare() *pb.Compare {
+	c := &pb.Compare{Key: l.key(), RangeEnd: l.rangeEnd(),
+		Result: pb.Compare_CompareResult(l.rng.IntN(4)), Target: pb.Compare_CompareTarget(l.rng.IntN(5))}
+	recent := max(0, l.revision-int64(l.rng.IntN(20)))
+	switch few := int64(l.rng.IntN(3)); c.Target {
+	case pb.Compare_VERSION:
+		c.TargetUnion = &pb.Compare_Version{Version: few}
+	case pb.Compare_CREATE:
+		c.TargetUnion = &pb.Compare_CreateRevision{CreateRevision: recent * few}
+	case pb.Compare_MOD:
+		c.TargetUnion = &pb.Compare_ModRevision{ModRevision: recent * few}
+	case pb.Compare_VALUE:
+		c.TargetUnion = &pb.Compare_Value{Value: l.value()}
+	case pb.Compare_LEASE:
+		c.TargetUnion = &pb.Compare_Lease{Lease: few}
+	}
+	return c
+}
