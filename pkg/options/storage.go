@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -305,6 +306,24 @@ func (o *StorageOptions) Database() (storage.Config, error) {
 	c.Compaction.Keep = o.CompactionKeep
 	c.Compaction.Interval = o.CompactionInterval
 	return c, nil
+}
+
+// DatabaseName is what may be shown of the database's URL: no user and no parameters.
+func (o *StorageOptions) DatabaseName() string {
+	if o.URLFile != "" {
+		return "the database of " + o.URLFile
+	}
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return "a database"
+	}
+	switch {
+	case u.Scheme == "sqlite" && u.Opaque != "": // a relative path, which has no password in it
+		return (&url.URL{Scheme: u.Scheme, Opaque: u.Opaque}).String()
+	case u.Opaque != "" || u.Host == "" && u.Path == "":
+		return u.Scheme + ":"
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
 // Open opens the database, which the caller closes after the server has stopped. It has to be

@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/server"
+	"github.com/rowkeeper/rowkeeper/pkg/support/commandline"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 )
@@ -496,14 +498,24 @@ func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err er
 	return e, nil
 }
 
-// announce says what is served, to people.
+// announce says what is served, to people. Where clients need a certificate, it proposes nothing:
+// whoever has one knows more than this process.
 func (c *etcdCommand) announce(out io.Writer) {
+	try := ""
 	for _, d := range c.doors {
-		fmt.Fprintf(out, "%s serves etcd's API on %s", program.Title, d.url)
+		fmt.Fprintf(out, "%s serves etcd's API on %s from %s", program.Title, d.url,
+			c.storage.DatabaseName())
 		if len(c.stores) > 1 {
 			fmt.Fprintf(out, ", the store %s", d.store.name)
 		}
 		fmt.Fprintln(out)
+		if e, err := c.endpoint(d.url, d.store.tls); err == nil && !e.tls {
+			try = cmp.Or(try, d.url)
+		}
+	}
+	if try != "" {
+		fmt.Fprintf(out, "Try: etcdctl --endpoints %s get --prefix --keys-only /\n",
+			commandline.Quote(try))
 	}
 }
 

@@ -270,7 +270,7 @@ func TestNoSecrets(t *testing.T) {
 				"@" + u.Host + u.Path,
 		} {
 			for _, args := range [][]string{
-				{"serve", "--secure-port=0", "-v=6"}, {"migrate", "up"}, {"migrate", "status"},
+				{"serve", "--example", "--secure-port=0", "-v=6"}, {"migrate", "up"}, {"migrate", "status"},
 				{"fence"}, {"backup", "-"}, {"backup", filepath.Join(t.TempDir(), "b")},
 			} {
 				r := run(t, t.TempDir(), "", nil, rowkeeperProgram,
