@@ -288,6 +288,7 @@ func (s *Server) Command() *cobra.Command {
 				return UsageError{Err: err}
 			}
 			defer logs.FlushLogs()
+			storage.KeepWithinGroup()
 			return s.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -526,7 +527,7 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 		}
 	}()
 	collectSeldom()
-	keepWithinGroup()
+	storage.KeepWithinGroup()
 	pool, err := c.openStores(ctx)
 	if err != nil {
 		return err
@@ -655,7 +656,7 @@ func (c *etcdCommand) openStores(ctx context.Context) (*etcd.StorePool, error) {
 		return nil, err
 	}
 	config.CacheBytes = cacheBytes / len(c.stores)
-	config.EventBytes = eventBytesOf(etcd.Memory(), len(c.stores))
+	config.EventBytes = eventBytesOf(storage.Memory(), len(c.stores))
 	config.URL = withPageCache(config.URL, len(c.stores))
 	return etcd.OpenStores(ctx, config.Database())
 }
@@ -687,7 +688,11 @@ func (c *etcdCommand) listen(text string, own *tlsFiles,
 	}
 	l, err := net.Listen(e.network, e.address)
 	if err != nil {
-		return nil, err
+		if _, missing := os.Stat(filepath.Dir(e.address)); e.network == "unix" && missing != nil {
+			return nil, fmt.Errorf("the directory of the socket %s cannot be used: create it, or "+
+				"name another path (%w)", text, missing)
+		}
+		return nil, fmt.Errorf("cannot listen on %s: %w", text, err)
 	}
 	if e.network == "unix" {
 		err = os.Chmod(e.address, 0o600)
