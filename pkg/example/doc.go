@@ -11,5 +11,5 @@
 //	controller   a controller on controller-runtime, a module of its own
 //	exampletest  the server inside go test
 //
-// The command cmd/rowkeeper serves it.
+// The program cmd/rowkeeper serves it with --example, and behind an APIService.
 package example

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -307,6 +308,24 @@ func (o *StorageOptions) Database() (storage.Config, error) {
 	return c, nil
 }
 
+// DatabaseName is what may be shown of the database's URL: no user and no parameters.
+func (o *StorageOptions) DatabaseName() string {
+	if o.URLFile != "" {
+		return "the database of " + o.URLFile
+	}
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return "a database"
+	}
+	switch {
+	case u.Scheme == "sqlite" && u.Opaque != "": // a relative path, which has no password in it
+		return (&url.URL{Scheme: u.Scheme, Opaque: u.Opaque}).String()
+	case u.Opaque != "" || u.Host == "" && u.Path == "":
+		return u.Scheme + ":"
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}
+
 // Open opens the database, which the caller closes after the server has stopped. It has to be
 // opened before the server is made.
 func (o *StorageOptions) Open(ctx context.Context) (*storage.Store, error) {
@@ -321,9 +340,10 @@ func (o *StorageOptions) Open(ctx context.Context) (*storage.Store, error) {
 const watchGrace = 10 * time.Second
 
 // ApplyTo makes a server store its objects in the database: it sets c.RESTOptionsGetter, adds the
-// checks, metrics and transformers that belong to it, and lets requests give up half a second
-// before their time is over, so that they can still be answered why. The types of o.Scheme that
-// cannot be encoded in protobuf are answered in JSON, see [LeaveOutProtobuf]. If
+// checks, metrics and transformers that belong to it, refuses stored objects whose encryption key is
+// missing (see [storage.Store.CheckEncryption]), and lets requests give up half a second before
+// their time is over, so that they can still be answered why. The types of o.Scheme that cannot be
+// encoded in protobuf are answered in JSON, see [LeaveOutProtobuf]. If
 // c.ShutdownWatchTerminationGracePeriod is 0 it becomes ten seconds: a server without one waits for
 // open watches for a minute when it stops. ApplyTo does not change the options.
 func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, store *storage.Store) error {
@@ -331,6 +351,9 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, store *storage.Stor
 		return nil
 	}
 	if err := o.encrypt(c); err != nil {
+		return err
+	}
+	if err := o.checkKeys(c, store); err != nil {
 		return err
 	}
 	leaveTimeToAnswer(c)
@@ -406,6 +429,21 @@ type encodings struct {
 
 func (encodings) ResourcePrefix(resource schema.GroupResource) string {
 	return resource.Group + "/" + resource.Resource
+}
+
+// checkKeys refuses to serve stored objects that nothing can decrypt. Their watch caches would never
+// be filled, and the log would say so each second.
+func (o *StorageOptions) checkKeys(c *genericapiserver.Config, store *storage.Store) error {
+	if store == nil {
+		return nil // which is refused later
+	}
+	ctx, cancel := context.WithTimeout(wait.ContextForChannel(c.DrainedNotify()), o.Timeout)
+	defer cancel()
+	if err := store.CheckEncryption(ctx, o.Prefix, c.ResourceTransformers); err != nil {
+		return fmt.Errorf("give a file with the keys of all stored objects by "+
+			"--encryption-provider-config: %w", err)
+	}
+	return nil
 }
 
 // encrypt loads the encryption configuration, if there is one.

@@ -333,15 +333,16 @@ func TestEncryptionReload(t *testing.T) {
 	}
 	s.Stop()
 
-	// Without the key that it was written with, an object cannot be read, and is still there.
+	// Without the key that an object was written with, no server starts, and the object is still
+	// there.
 	write(encryption + secretbox("second"))
-	s = start(t, testkit.Options{Dir: dir}, func(o *options.StorageOptions) {
-		o.EncryptionConfig, o.WatchCache = file, false
-	})
-	if _, err := client(s.Config).Get(t.Context(), "first", metav1.GetOptions{}); err == nil {
-		t.Error("an object is read without its key")
-	}
-	if _, err := client(s.Config).Get(t.Context(), "after", metav1.GetOptions{}); err != nil {
+	api := newAPI(t)
+	if wrong, err := testkit.Launch(t.Context(), testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
+		NewConfig: api.NewConfig, New: api.New}, testkit.Options{Dir: dir,
+		Storage: func(o *options.StorageOptions) { o.EncryptionConfig = file }}); err == nil {
+		t.Error("a server starts without the key", wrong.Stop())
+	} else if !strings.Contains(err.Error(), "by --encryption-provider-config: the objects below "+
+		`/registry/notes.example.com/notes are encrypted by secretbox with the key "first"`) {
 		t.Error(err)
 	}
 	if !strings.HasPrefix(stored(t, dir)["first"], "k8s:enc:secretbox:v1:first:") {

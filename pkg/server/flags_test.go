@@ -636,7 +636,7 @@ func TestWhatIsShownOfTheDatabase(t *testing.T) {
 	} {
 		o := newServer()
 		o.Storage.URL = url
-		if got := o.databaseName(); got != want || strings.Contains(got, "secret") {
+		if got := o.Storage.DatabaseName(); got != want || strings.Contains(got, "secret") {
 			t.Errorf("%s is shown as %s, want %s", url, got, want)
 		}
 	}

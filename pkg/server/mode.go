@@ -22,6 +22,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/internal/readiness"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/rotation"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/signin"
+	"github.com/rowkeeper/rowkeeper/pkg/support/commandline"
 	"github.com/rowkeeper/rowkeeper/pkg/support/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -95,7 +96,7 @@ type standaloneMode struct {
 	signIn *signin.File
 	// otherCert is the serving certificate, if it is not one of ours.
 	otherCert string
-	// first is set if the data directory was used by no server before.
+	// first is set if the data directory, with the database in it, was used by no server before.
 	first bool
 }
 
@@ -104,7 +105,7 @@ func (m *standaloneMode) open() (err error) {
 		return err
 	}
 	_, err = os.Stat(m.dir.KubeconfigFile())
-	m.first = errors.Is(err, fs.ErrNotExist)
+	m.first = m.ownDatabase && errors.Is(err, fs.ErrNotExist)
 	if m.signInFile != "" {
 		if m.signIn, err = signin.Open(m.signInFile); err != nil {
 			m.close()
@@ -204,9 +205,12 @@ const announceWithin = 5 * time.Second
 func (m *standaloneMode) announce() {
 	kubeconfig := m.dir.KubeconfigFile() // with its whole path, which is right in every directory
 	fmt.Fprintf(m.out, "%s serves %s from %s\nThe kubeconfig is %s\n",
-		cmp.Or(m.program.Title, m.program.Name), m.url(), m.databaseName(), kubeconfig)
-	if m.program.Try != "" {
-		fmt.Fprintf(m.out, "Try: kubectl --kubeconfig %s %s\n", kubeconfig, m.program.Try)
+		cmp.Or(m.program.Title, m.program.Name), m.url(), m.Storage.DatabaseName(), kubeconfig)
+	if m.program.Try == nil {
+		return
+	}
+	if try := m.program.Try(); try != "" {
+		fmt.Fprintf(m.out, "Try: kubectl --kubeconfig %s %s\n", commandline.Quote(kubeconfig), try)
 	}
 }
 

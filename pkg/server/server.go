@@ -49,9 +49,9 @@ type Program struct {
 	Name string
 	// Title is what the announcement calls the program. Default: Name.
 	Title string
-	// Try is a command line after "kubectl --kubeconfig FILE" that the announcement proposes, if
-	// any.
-	Try string
+	// Try returns a command line after "kubectl --kubeconfig FILE" that the announcement proposes,
+	// "" for none. It is called when the flags were read, and may be nil.
+	Try func() string
 
 	// Scheme, Codecs and Drivers are those of [options.StorageOptions].
 	Scheme  *runtime.Scheme
@@ -66,8 +66,8 @@ type Program struct {
 	NewConfig func() *genericapiserver.RecommendedConfig
 	// New makes the server.
 	New func(*genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error)
-	// First is called when a server that stands alone is ready and its directory is new, before the
-	// announcement. It may be nil.
+	// First is called when a server that stands alone is ready, its directory is new, and its
+	// database is the one in there, before the announcement. It may be nil.
 	First func(context.Context, *rest.Config)
 }
 
@@ -246,6 +246,9 @@ func addFlags(to, from *pflag.FlagSet, usages map[string]string) {
 	}
 }
 
+// ServesDefinitions tells whether --enable-crds is given.
+func (s *Server) ServesDefinitions() bool { return s.enableCRDs }
+
 // Command returns the command serve, which serves until its context ends. A wrong use of it ends
 // with a [UsageError].
 func (s *Server) Command() *cobra.Command {
@@ -254,10 +257,10 @@ func (s *Server) Command() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve the API",
 		Long: "Serve runs the API server until it is told to stop by SIGTERM or an interrupt.\n\n" +
-			"Without any flag it serves on https://127.0.0.1:8443 from a SQLite database in the " +
+			"By default it serves on https://127.0.0.1:8443 from a SQLite database in the " +
 			"directory ." + s.program.Name + ", where it also keeps an authority of its own and " +
-			"a kubeconfig for the administrator. No cluster is needed. Namespaces need not " +
-			"exist: an object's namespace is a part of its name.\n\n" +
+			"a kubeconfig for the administrator. No cluster is needed. Without --enable-crds, " +
+			"namespaces need not exist: an object's namespace is a part of its name.\n\n" +
 			"With --aggregated or --kubeconfig it is a part of a cluster, behind the cluster's " +
 			"API server.\n\n" +
 			"Warnings and errors are logged, and with -v=1 or more what the server does, too. A " +
@@ -285,6 +288,7 @@ func (s *Server) Command() *cobra.Command {
 				return UsageError{Err: err}
 			}
 			defer logs.FlushLogs()
+			storage.KeepWithinGroup()
 			return s.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
@@ -438,24 +442,6 @@ func (s *Server) url() string {
 		}
 	}
 	return "https://" + net.JoinHostPort(host, strconv.Itoa(s.serving.BindPort))
-}
-
-// databaseName is what may be shown of the database's URL: no user and no parameters.
-func (s *Server) databaseName() string {
-	if s.Storage.URLFile != "" {
-		return "the database of " + s.Storage.URLFile
-	}
-	u, err := url.Parse(s.Storage.URL)
-	if err != nil {
-		return "a database"
-	}
-	switch {
-	case u.Scheme == "sqlite" && u.Opaque != "": // a relative path, which has no password in it
-		return (&url.URL{Scheme: u.Scheme, Opaque: u.Opaque}).String()
-	case u.Opaque != "" || u.Host == "" && u.Path == "":
-		return u.Scheme + ":"
-	}
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
 // config applies the options. Who may do what is left to the caller.

@@ -7,6 +7,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/memory"
 )
 
 // TestMemory: the bounds in bytes fit into the memory that the process has, whatever that is.
@@ -26,7 +28,7 @@ func TestMemory(t *testing.T) {
 	if c := (ServerConfig{Memory: 1 << 30, MaxAnswerBytes: 7}).withDefaults(1); c.MaxAnswerBytes != 7 {
 		t.Errorf("what is asked for is %d", c.MaxAnswerBytes)
 	}
-	if m := Memory(); m <= 0 {
+	if m := memory.Available(); m <= 0 {
 		t.Errorf("the process has %d bytes", m)
 	}
 }

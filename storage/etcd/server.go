@@ -23,6 +23,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/database"
+	"github.com/rowkeeper/rowkeeper/storage/internal/memory"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -94,7 +95,7 @@ const workers = 256
 
 func (c ServerConfig) withDefaults(stores int) ServerConfig {
 	if c.Memory == 0 {
-		c.Memory = Memory()
+		c.Memory = memory.Available()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

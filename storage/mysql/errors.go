@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -224,6 +225,13 @@ func (c *config) connectError(err error) *contract.Error {
 		// is writing may see the latter only.
 		return contract.Errorf(contract.Unavailable, "cannot connect to %s: %w: if it goes on, check "+
 			"ssl-cert and ssl-key", c, op.Err)
+	case errors.Is(err, syscall.ECONNREFUSED), c.network == "unix" && errors.Is(err, syscall.ENOENT):
+		where := "host and port"
+		if c.network == "unix" {
+			where = "socket"
+		}
+		return contract.Errorf(contract.Unavailable, "nothing answers at %s: check that MySQL or "+
+			"MariaDB runs, and the %s in the database URL (%w)", c.addr, where, op.Err)
 	case errors.As(err, &op):
 		return contract.Errorf(contract.Unavailable, "cannot connect to %s: %w", c, op.Err)
 	case errors.Is(err, mysql.ErrInvalidConn) && c.tlsCert != "":

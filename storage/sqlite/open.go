@@ -201,9 +201,10 @@ func pathError(cfg config, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && cfg.main != cfg.path:
 		main := config{path: cfg.main, main: cfg.main}
-		if err := checkPath(main); err != nil {
+		if err := checkPath(main); err != nil && !creatable(main) {
 			return err
 		}
+		// Without a database there is no store either, and who creates the store creates both.
 		return contract.NoStore(cfg.store)
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {

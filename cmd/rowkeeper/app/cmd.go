@@ -18,7 +18,6 @@ import (
 var program = server.Program{
 	Name:   "rowkeeper",
 	Title:  "Rowkeeper " + version.Get().Version,
-	Try:    "get pipelines -A",
 	Scheme: apiserver.Scheme, Codecs: apiserver.Codecs, Drivers: drivers.All(),
 }
 

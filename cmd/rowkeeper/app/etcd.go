@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +29,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/server"
+	"github.com/rowkeeper/rowkeeper/pkg/support/commandline"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 )
@@ -496,14 +499,24 @@ func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err er
 	return e, nil
 }
 
-// announce says what is served, to people.
+// announce says what is served, to people. Where clients need a certificate, it proposes nothing:
+// whoever has one knows more than this process.
 func (c *etcdCommand) announce(out io.Writer) {
+	try := ""
 	for _, d := range c.doors {
-		fmt.Fprintf(out, "%s serves etcd's API on %s", program.Title, d.url)
+		fmt.Fprintf(out, "%s serves etcd's API on %s from %s", program.Title, d.url,
+			c.storage.DatabaseName())
 		if len(c.stores) > 1 {
 			fmt.Fprintf(out, ", the store %s", d.store.name)
 		}
 		fmt.Fprintln(out)
+		if e, err := c.endpoint(d.url, d.store.tls); err == nil && !e.tls {
+			try = cmp.Or(try, d.url)
+		}
+	}
+	if try != "" {
+		fmt.Fprintf(out, "Try: etcdctl --endpoints %s get --prefix --keys-only /\n",
+			commandline.Quote(try))
 	}
 }
 
@@ -514,7 +527,7 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 		}
 	}()
 	collectSeldom()
-	keepWithinGroup()
+	storage.KeepWithinGroup()
 	pool, err := c.openStores(ctx)
 	if err != nil {
 		return err
@@ -643,7 +656,7 @@ func (c *etcdCommand) openStores(ctx context.Context) (*etcd.StorePool, error) {
 		return nil, err
 	}
 	config.CacheBytes = cacheBytes / len(c.stores)
-	config.EventBytes = eventBytesOf(etcd.Memory(), len(c.stores))
+	config.EventBytes = eventBytesOf(storage.Memory(), len(c.stores))
 	config.URL = withPageCache(config.URL, len(c.stores))
 	return etcd.OpenStores(ctx, config.Database())
 }
@@ -675,7 +688,11 @@ func (c *etcdCommand) listen(text string, own *tlsFiles,
 	}
 	l, err := net.Listen(e.network, e.address)
 	if err != nil {
-		return nil, err
+		if _, missing := os.Stat(filepath.Dir(e.address)); e.network == "unix" && missing != nil {
+			return nil, fmt.Errorf("the directory of the socket %s cannot be used: create it, or "+
+				"name another path (%w)", text, missing)
+		}
+		return nil, fmt.Errorf("cannot listen on %s: %w", text, err)
 	}
 	if e.network == "unix" {
 		err = os.Chmod(e.address, 0o600)

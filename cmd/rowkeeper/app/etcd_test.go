@@ -38,8 +38,9 @@ func TestEtcd(t *testing.T) {
 			t.Errorf("exit code %d: %s", code, stderr.String())
 		}
 		said := program.Title + " serves etcd's API on "
-		if want := said + "http://" + plain + "\n" + said + "https://" + secure +
-			"\nstopped\n"; stdout.String() != want {
+		if want := said + "http://" + plain + " from memory:\n" + said + "https://" + secure +
+			" from memory:\nTry: etcdctl --endpoints http://" + plain +
+			" get --prefix --keys-only /\nstopped\n"; stdout.String() != want {
 			t.Errorf("it says\n%swant\n%s", stdout.String(), want)
 		}
 	})

@@ -26,6 +26,10 @@ func TestSocketsReplaceNoFiles(t *testing.T) {
 	if content, err := os.ReadFile(path); err != nil || string(content) != "kept" {
 		t.Errorf("the file has %q, %v", content, err)
 	}
+	if l, err := c.listen("unix://"+filepath.Join(dir, "missing", "socket"), &tlsFiles{}, nil); err == nil ||
+		!strings.Contains(err.Error(), "create it, or name another path") {
+		t.Errorf("listens on %v, %v", l, err)
+	}
 	// A socket that was left behind is replaced.
 	left := filepath.Join(dir, "socket")
 	for range 2 {

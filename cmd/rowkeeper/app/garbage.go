@@ -6,8 +6,6 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"sync"
-
-	"github.com/rowkeeper/rowkeeper/storage/etcd"
 )
 
 // garbageBytes is how much garbage there may be before it is collected, however little there is
@@ -23,17 +21,6 @@ var collectSeldom = sync.OnceFunc(func() {
 		afterCollection(100)
 	}
 })
-
-// keepWithinGroup sets GOMEMLIMIT, unless it is set, to nine tenths of what the control group of
-// this process may have, so that garbage is collected before the kernel ends the process.
-func keepWithinGroup() {
-	if _, set := os.LookupEnv("GOMEMLIMIT"); set {
-		return
-	}
-	if limit, ok := etcd.GroupMemory(); ok {
-		debug.SetMemoryLimit(limit / 10 * 9)
-	}
-}
 
 // afterCollection sets after the next collection, and after each one that follows, at which growth
 // in percent of what is held the next one is due. Each change stops the process for a moment, so

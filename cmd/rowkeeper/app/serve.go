@@ -16,7 +16,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/server"
 )
 
-// serveCommand is the command "serve": the example API.
+// serveCommand is the command "serve": the example API, definitions, or both. Nobody gets the
+// example unasked, since the names of its resources hide those of definitions with the same ones. An
+// aggregated server has no definitions, so it is there for the example.
 type serveCommand struct {
 	server  *server.Server
 	config  *apiserver.Config
@@ -27,30 +29,53 @@ func newServeCommand() *cobra.Command {
 	s := &serveCommand{}
 	p := program
 	p.AddFlags, p.Validate, p.NewConfig, p.New = s.addFlags, s.validate, s.newConfig, s.new
-	p.First = s.first
+	p.First, p.Try = s.first, s.try
 	s.server = server.New(p)
 	admission := s.server.Aggregated.Admission
 	pipelinepolicy.Register(admission.Plugins)
 	admission.RecommendedPluginOrder = append([]string{pipelinepolicy.Name},
 		admission.RecommendedPluginOrder...)
-	return s.server.Command()
+	cmd := s.server.Command()
+	cmd.Short = "Serve CustomResourceDefinitions, or the example API"
+	cmd.Example = "  rowkeeper serve --enable-crds\n" +
+		"  rowkeeper serve --example\n" +
+		"  rowkeeper serve --database \"postgres://user@db/objects?sslmode=verify-full\" --enable-crds"
+	return cmd
 }
 
 func (s *serveCommand) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.example, "example", s.example,
-		"Create the Pipeline hello in the namespace default, if the data directory is new and "+
-			"the database has no pipelines. An aggregated server has none.")
+		"Serve the example API: pipelines and their runs. In a new data directory, without "+
+			"--database, it creates the Pipeline hello in the namespace default. An aggregated "+
+			"server always serves that API, and creates nothing.")
 }
 
 func (s *serveCommand) validate(aggregated bool) []error {
-	if aggregated && s.example {
-		return []error{errors.New("--example is only for servers that are not aggregated")}
+	switch {
+	case aggregated && s.example:
+		return []error{errors.New("--example is only for servers that are not aggregated: those " +
+			"always serve the example API")}
+	case !aggregated && !s.example && !s.server.ServesDefinitions():
+		return []error{errors.New("there is nothing to serve: give --enable-crds, for " +
+			"CustomResourceDefinitions of your own, or --example, for the example API")}
 	}
 	return nil
 }
 
+// serves tells whether the example API is served.
+func (s *serveCommand) serves() bool { return s.example || s.server.Aggregated.Enabled }
+
+// try is what the announcement proposes.
+func (s *serveCommand) try() string {
+	if s.serves() {
+		return "get pipelines -A"
+	}
+	return "api-resources"
+}
+
 func (s *serveCommand) newConfig() *genericapiserver.RecommendedConfig {
 	s.config = apiserver.NewConfig()
+	s.config.Empty = !s.serves()
 	if s.server.Aggregated.Enabled {
 		disabled := &s.server.Aggregated.Admission.DisablePlugins
 		s.config.DisablePolicies = slices.Contains(*disabled, pipelinepolicy.Name)

@@ -8,6 +8,8 @@ import (
 
 func TestServeRefusesFlagsOfTheOtherMode(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
+		{"", "there is nothing to serve: give --enable-crds"},
+		{"--aggregated --example", "--example is only for servers that are not aggregated"},
 		{"--aggregated", "no database is named"},
 		{"--aggregated --database=memory:", "an aggregated server needs --tls-cert-file"},
 		{"--aggregated --database=memory: --tls-cert-file=c --tls-private-key-file=k --data-dir=d",

@@ -48,6 +48,8 @@ func TestStartErrors(t *testing.T) {
 		"unknown flag": {[]string{"serve", "--frobnicate"}, 2,
 			"unknown flag: --frobnicate (see rowkeeper serve --help)"},
 		"argument": {[]string{"serve", "here"}, 2, `unexpected argument "here"`},
+		"nothing to serve": {[]string{"serve"}, 2,
+			"there is nothing to serve: give --enable-crds, for"},
 		"bad value": {[]string{"serve", "--secure-port=high"}, 2,
 			`invalid argument "high" for "--secure-port" flag`},
 		"impossible value": {[]string{"serve", "--secure-port=123456"}, 2,
@@ -110,6 +112,9 @@ func TestStartErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := tc.args
+			if args[0] == "serve" && len(args) > 1 {
+				args = append(args[:1:1], append([]string{"--example"}, args[1:]...)...)
+			}
 			if args[0] == "serve" && !strings.Contains(strings.Join(args, " "), "--secure-port") {
 				args = append(args[:1:1], append([]string{"--secure-port=0"}, args[1:]...)...)
 			}

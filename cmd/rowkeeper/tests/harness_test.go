@@ -116,8 +116,25 @@ type server struct {
 	done   chan struct{} // closed when it has exited
 }
 
-// launch starts "rowkeeper serve" in a directory, on a free port. It does not wait.
+// launch starts "rowkeeper serve --example" in a directory, on a free port, and leaves the example
+// object out. It does not wait.
 func launch(t testing.TB, dir string, args ...string) *server {
+	t.Helper()
+	// A server was here before.
+	data := filepath.Join(dir, ".rowkeeper")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := os.OpenFile(filepath.Join(data, "kubeconfig"), os.O_CREATE, 0o600); err != nil {
+		t.Fatal(err)
+	} else if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return launchNew(t, dir, append([]string{"--example"}, args...)...)
+}
+
+// launchNew starts "rowkeeper serve" in a directory, on a free port. It does not wait.
+func launchNew(t testing.TB, dir string, args ...string) *server {
 	t.Helper()
 	s := &server{dir: dir, done: make(chan struct{})}
 	s.cmd = exec.Command(rowkeeperProgram, append([]string{"serve", "--secure-port=0"}, args...)...)
@@ -143,7 +160,12 @@ func launch(t testing.TB, dir string, args ...string) *server {
 // start starts a server and waits until it serves.
 func start(t testing.TB, dir string, args ...string) *server {
 	t.Helper()
-	s := launch(t, dir, args...)
+	return launch(t, dir, args...).announced(t)
+}
+
+// announced waits until the server serves.
+func (s *server) announced(t testing.TB) *server {
+	t.Helper()
 	eventually(t, "the server announces itself", func() bool {
 		select {
 		case <-s.done:

@@ -270,7 +270,7 @@ func TestNoSecrets(t *testing.T) {
 				"@" + u.Host + u.Path,
 		} {
 			for _, args := range [][]string{
-				{"serve", "--secure-port=0", "-v=6"}, {"migrate", "up"}, {"migrate", "status"},
+				{"serve", "--example", "--secure-port=0", "-v=6"}, {"migrate", "up"}, {"migrate", "status"},
 				{"fence"}, {"backup", "-"}, {"backup", filepath.Join(t.TempDir(), "b")},
 			} {
 				r := run(t, t.TempDir(), "", nil, rowkeeperProgram,
@@ -483,5 +483,39 @@ func TestRotationOfEverything(t *testing.T) {
 		"--groups="); r.code == 0 ||
 		!strings.Contains(r.stderr, "--groups must name at least one API group") {
 		t.Errorf("no group: %d %s", r.code, r.stderr)
+	}
+	s.signal(t, syscall.SIGTERM)
+
+	// A server without the key says so, and does not start.
+	config := func(resources, keys string) string {
+		file := filepath.Join(t.TempDir(), "encryption.yaml")
+		if err := os.WriteFile(file, []byte("apiVersion: apiserver.config.k8s.io/v1\n"+
+			"kind: EncryptionConfiguration\nresources:\n- resources: ["+resources+"]\n  providers:\n"+
+			"  - aesgcm: {keys: ["+keys+"]}\n  - identity: {}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return "--encryption-provider-config=" + file
+	}
+	for name, flags := range map[string][]string{
+		"no configuration":     {"--enable-crds"},
+		"another key":          {"--enable-crds", config("'*.*'", first)},
+		"another key, by name": {"--enable-crds", config("'*.*'", strings.Replace(first, "first", "second", 1))},
+		"other resources":      {"--enable-crds", config("configmaps", second)},
+		"one kind without": {"--enable-crds", config("'*.', '*.ci.rowkeeper.dev', "+
+			"'*.apiextensions.k8s.io', '*.rbac.authorization.k8s.io', '*.coordination.k8s.io', "+
+			"'*.flowcontrol.apiserver.k8s.io'", second)},
+		"without definitions": {"--watch-cache=false"},
+	} {
+		s := launch(t, dir, flags...)
+		code, log := s.exit(t), s.stderr.String()
+		// Upstream's transformers log what they could not decrypt, before.
+		if code != 1 || strings.Count(log, "\n") > 4 || !strings.Contains(log, "rowkeeper: give a "+
+			"file with the keys of all stored objects by --encryption-provider-config: the objects "+
+			"below /registry/") || !strings.Contains(log, `by aesgcm with the key "second"`) {
+			t.Errorf("%s: exit code %d: %s", name, code, log)
+		}
+		if name == "one kind without" && !strings.Contains(log, "/registry/factory.example.com/widgets") {
+			t.Errorf("%s: %s", name, log)
+		}
 	}
 }

@@ -12,18 +12,52 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-func TestServeWithoutFlags(t *testing.T) {
+// Only who asks for the example API has it, so a definition that has a name of its resources is
+// found by that name. What the server proposes can be pasted, in a directory of any name.
+func TestWithoutExample(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "my api (1)")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := launchNew(t, dir, "--enable-crds").announced(t)
+	has(t, s.stdout.String(), "serves https://127.0.0.1:", "from sqlite://",
+		"The kubeconfig is "+dir+"/.rowkeeper/kubeconfig\n")
+	_, try, _ := strings.Cut(s.stdout.String(), "\nTry: kubectl ")
+	r := run(t, dir, "", nil, "sh", "-c", kubectlProgram+" "+try)
+	if r.code != 0 || strings.Contains(r.stdout, "rowkeeper.dev") {
+		t.Errorf("%s: exit code %d\n%s%s", try, r.code, r.stdout, r.stderr)
+	}
+	has(t, r.stdout, "customresourcedefinitions", "namespaces")
+	s.define(t, strings.NewReplacer("widgets", "pipelines", "widget", "pipeline", "Widget",
+		"Pipeline").Replace(widgets), "pipelines.factory.example.com")
+	if r := s.kubectl(t, "", "get", "pipelines"); r.code != 0 ||
+		!strings.Contains(r.stderr, "No resources found") {
+		t.Fatalf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	s.ok(t, strings.Replace(widget("mine"), "Widget", "Pipeline", 1), "create", "-f", "-")
+	has(t, s.ok(t, "", "get", "pipelines"), "mine")
+	if log := s.stderr.String(); log != "" {
+		t.Errorf("it logs without a reason:\n%s", log)
+	}
+	s.signal(t, syscall.SIGTERM)
+
+	other := filepath.Join(t.TempDir(), "o.db")
+	s = launchNew(t, t.TempDir(), "--example", "--database=sqlite://"+other).announced(t)
+	if r := s.kubectl(t, "", "get", "pipelines", "-A"); !strings.Contains(r.stderr,
+		"No resources found") {
+		t.Errorf("a database that was named has what nobody asked for: %s%s", r.stdout, r.stderr)
+	}
+	s.stopsQuietly(t)
+}
+
+func TestServeExample(t *testing.T) {
 	dir := t.TempDir()
-	s := start(t, dir)
+	s := launchNew(t, dir, "--example").announced(t)
 	has(t, s.stdout.String(), "serves https://127.0.0.1:", "from sqlite://"+dir+
 		"/.rowkeeper/state.db", "The kubeconfig is "+dir+"/.rowkeeper/kubeconfig",
 		"Try: kubectl --kubeconfig "+dir+"/.rowkeeper/kubeconfig get pipelines -A")
 	if log := s.stderr.String(); log != "" {
 		t.Errorf("it logs without a reason:\n%s", log)
-	}
-	if r := s.kubectl(t, "", "get", "pipelines", "-A"); !strings.Contains(r.stderr,
-		"No resources found") {
-		t.Errorf("there are pipelines that nobody asked for: %s%s", r.stdout, r.stderr)
 	}
 	info, err := os.Stat(s.kubeconfig())
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -75,14 +109,14 @@ func TestQuietDefinitions(t *testing.T) {
 // deleted.
 func TestExample(t *testing.T) {
 	dir := t.TempDir()
-	s := start(t, dir, "--example", "-v=1")
+	s := launchNew(t, dir, "--example", "-v=1").announced(t)
 	has(t, s.kubectl(t, "", "get", "pipelines").stdout, "hello")
 	has(t, s.stderr.String(), "Serving securely")
 	if r := s.kubectl(t, "", "delete", "pipeline", "hello"); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
 	s.signal(t, syscall.SIGINT)
-	s = start(t, dir, "--example")
+	s = launchNew(t, dir, "--example").announced(t)
 	if r := s.kubectl(t, "", "get", "pipelines", "-A"); !strings.Contains(r.stderr,
 		"No resources found") {
 		t.Errorf("the example is there again: %s%s", r.stdout, r.stderr)

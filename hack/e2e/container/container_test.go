@@ -125,8 +125,8 @@ func TestSQLite(t *testing.T) {
 	t.Cleanup(func() { cleanup(t, "volume", "rm", name) })
 	docker(t, "run", "-d", "--name", name, "--read-only", "--cap-drop=ALL",
 		"--security-opt=no-new-privileges", "-v", name+":/var/lib/rowkeeper", "-p",
-		"127.0.0.1::8443", "-e", "TZ=Asia/Kolkata", image, "serve", "--bind-address=0.0.0.0",
-		"-v=1")
+		"127.0.0.1::8443", "-e", "TZ=Asia/Kolkata", image, "serve", "--example",
+		"--bind-address=0.0.0.0", "-v=1")
 	remove(t, name)
 	session(t, name, func() string {
 		return "https://" + strings.TrimSpace(docker(t, "port", name, "8443"))
@@ -194,7 +194,7 @@ func TestPostgres(t *testing.T) {
 	name := "rowkeeper-" + strings.ToLower(rand.Text())
 	// The network of this machine, where the database is.
 	docker(t, "run", "-d", "--name", name, "--network=host", "--cap-drop=ALL",
-		"--security-opt=no-new-privileges", "-v", file+":/run/password:ro", image, "serve",
+		"--security-opt=no-new-privileges", "-v", file+":/run/password:ro", image, "serve", "--example",
 		fmt.Sprintf("--secure-port=%d", port), "--database="+u.String())
 	remove(t, name)
 	session(t, name, func() string { return fmt.Sprintf("https://127.0.0.1:%d", port) })
@@ -237,7 +237,7 @@ func session(t *testing.T, name string, server func() string) {
 		}
 	}
 	ready()
-	must("hello created", "apply", "-f", "../../../deploy/examples/hello.yaml")
+	must("pipeline.ci.rowkeeper.dev/hello ", "apply", "-f", "../../../deploy/examples/hello.yaml")
 	docker(t, "kill", name)
 	docker(t, "start", name)
 	ready()

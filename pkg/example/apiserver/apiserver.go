@@ -58,6 +58,8 @@ type Config struct {
 	// DisablePolicies leaves the admission plugin PipelinePolicy out, so that policies are stored
 	// only.
 	DisablePolicies bool
+	// Empty leaves the API out: the server has what others add to it.
+	Empty bool
 }
 
 // NewConfig returns a configuration in which everything is set that follows from the API. What
@@ -84,7 +86,7 @@ func codecs() serializer.CodecFactory {
 // New makes a server that is ready to be prepared and run. It stores where
 // config.Generic.RESTOptionsGetter says.
 func (c *Config) New() (*genericapiserver.GenericAPIServer, error) {
-	if !c.DisablePolicies {
+	if !c.DisablePolicies && !c.Empty {
 		if err := admit(&c.Generic.Config); err != nil {
 			return nil, err
 		}
@@ -93,6 +95,9 @@ func (c *Config) New() (*genericapiserver.GenericAPIServer, error) {
 	server, err := c.Generic.Complete().New("rowkeeper", genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the API server: %w", err)
+	}
+	if c.Empty {
+		return server, nil
 	}
 	group, err := c.group()
 	if err != nil {

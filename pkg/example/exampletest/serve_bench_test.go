@@ -62,7 +62,7 @@ func serve(b *testing.B, rowkeeper, kubectl string) (start, get time.Duration, r
 		b.Fatal(err)
 	}
 	var log bytes.Buffer
-	cmd := exec.Command(rowkeeper, "serve", "--secure-port", strconv.Itoa(port))
+	cmd := exec.Command(rowkeeper, "serve", "--example", "--secure-port", strconv.Itoa(port))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &log, &log
 	began := time.Now()
 	if err := cmd.Start(); err != nil {

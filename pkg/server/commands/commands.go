@@ -21,8 +21,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server"
@@ -47,7 +49,15 @@ func New(p server.Program, serve *cobra.Command) *cobra.Command {
 		Args:          server.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			// As programs on Go's package flag take it.
+			name, _, _ := strings.Cut(unknown.GetSpecifiedShortnames(), "=")
+			if cmd.Flag(name) != nil {
+				err = fmt.Errorf("-%s needs two dashes: --%[1]s", name)
+			}
+		}
 		return server.UsageError{Err: err}
 	})
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -70,6 +72,10 @@ func newMigrateObjectsCommand(p server.Program) *cobra.Command {
 			if cmd.Flags().Changed("groups") && len(o.groups) == 0 || o.chunk <= 0 {
 				return server.UsageError{Err: errors.New("--groups must name at least one API " +
 					"group, and --chunk-size be greater than 0")}
+			}
+			if _, err := os.Stat(o.kubeconfig); errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("there is no kubeconfig %s: name the server's by --kubeconfig, or "+
+					"run this in the directory in which the server was started", o.kubeconfig)
 			}
 			config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 			if err != nil {

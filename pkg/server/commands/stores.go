@@ -116,7 +116,7 @@ func newSizeStoresCommand(p server.Program) *cobra.Command {
 				}
 			}
 			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
-			fmt.Fprintln(table, "STORE\tOBJECTS\tOF\tBYTES\tOF")
+			fmt.Fprintln(table, "STORE\tOBJECTS\tMAX OBJECTS\tBYTES\tMAX BYTES")
 			for _, name := range stores {
 				config.Store = name
 				usage, quota, err := storage.MeasureStore(cmd.Context(), config)
@@ -124,7 +124,7 @@ func newSizeStoresCommand(p server.Program) *cobra.Command {
 					return err
 				}
 				fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\n", name, usage.Objects,
-					bound(quota.Objects), usage.Bytes, bound(quota.Bytes))
+					bound(quota.Objects, "unlimited"), usage.Bytes, bound(quota.Bytes, "unlimited"))
 			}
 			return table.Flush()
 		},
@@ -133,10 +133,10 @@ func newSizeStoresCommand(p server.Program) *cobra.Command {
 	return cmd
 }
 
-// bound describes a bound of a quota.
-func bound(n int64) string {
+// bound describes a bound of a quota, which may be none.
+func bound(n int64, none string) string {
 	if n == 0 {
-		return "any"
+		return none
 	}
 	return strconv.FormatInt(n, 10)
 }
@@ -179,7 +179,8 @@ func newLimitStoreCommand(p server.Program) *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "the store %q has %d of %s objects and %d of %s bytes\n",
-				o.Store, usage.Objects, bound(quota.Objects), usage.Bytes, bound(quota.Bytes))
+				o.Store, usage.Objects, bound(quota.Objects, "any"), usage.Bytes,
+				bound(quota.Bytes, "any"))
 			if quota.Objects > 0 && usage.Objects >= quota.Objects ||
 				quota.Bytes > 0 && usage.Bytes >= quota.Bytes {
 				fmt.Fprintf(cmd.OutOrStdout(), "nothing can be created in it until it has less\n")

@@ -16,6 +16,13 @@ func TestStores(t *testing.T) {
 		want string
 	}{
 		{[]string{"stores", "list", database}, ExitFailure, "run `rowkeeper migrate up`"},
+		{[]string{"migrate", "up", "--store=team-a", database}, ExitFailure,
+			"the database has no store \"team-a\": correct the name, or create the store by " +
+				"`rowkeeper stores create team-a`"},
+		{[]string{"stores", "list", "-database=x"}, ExitUsage, "-database needs two dashes: --database"},
+		{[]string{"stores", "list", "-datebase=x"}, ExitUsage, "unknown shorthand flag: 'd'"},
+		{[]string{"migrate", "objects"}, ExitFailure, "there is no kubeconfig .bookmarks/kubeconfig: " +
+			"name the server's by --kubeconfig"},
 		{[]string{"stores", "create", "team-a", database}, ExitOK, "created the store \"team-a\"\n"},
 		{[]string{"stores", "create", "team-a", database}, ExitOK,
 			"the database has a store \"team-a\" already\n"},
@@ -25,8 +32,9 @@ func TestStores(t *testing.T) {
 			"no store can have the name \"Team_A\""},
 		{[]string{"fence", "--store=team-a", database}, ExitOK, "the history goes on"},
 		{[]string{"stores", "size", database}, ExitOK,
-			"STORE     OBJECTS   OF    BYTES   OF\ndefault   0         any   0       any\n" +
-				"team-a    0         any   0       any\n"},
+			"STORE     OBJECTS   MAX OBJECTS   BYTES   MAX BYTES\n" +
+				"default   0         unlimited     0       unlimited\n" +
+				"team-a    0         unlimited     0       unlimited\n"},
 		{[]string{"stores", "limit", "team-a", database}, ExitUsage, "give --objects or --bytes"},
 		{[]string{"stores", "limit", "team-a", "--bytes=much", database}, ExitUsage,
 			`--bytes "much" is not a number such as 10000 or 500Mi`},

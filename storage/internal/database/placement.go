@@ -237,7 +237,7 @@ func (s *Store) assign(ctx context.Context, c Config, storeFor map[string]string
 	}
 	known, err := readRecord(ctx, s.mvcc)
 	if err != nil {
-		return fmt.Errorf("open the database: %w", err)
+		return sentence("open the database", err)
 	}
 	s.placements.known = known
 	return nil

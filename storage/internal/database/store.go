@@ -133,15 +133,24 @@ func (c Config) connect(ctx context.Context) (contract.Database, error) {
 	}
 	db, err := driver.Connect(ctx, c.URL, c.driverOptions())
 	if err != nil {
-		return nil, fmt.Errorf("open the database: %w", err)
+		return nil, sentence("open the database", err)
 	}
 	return db, nil
+}
+
+// sentence says of an error that is no sentence what could not be done. Whoever starts a server with
+// a wrong password asked for no migration, and need not be told of it.
+func sentence(what string, err error) error {
+	if known := (*contract.Error)(nil); errors.As(err, &known) {
+		return err
+	}
+	return fmt.Errorf("cannot %s: %w", what, err)
 }
 
 func (c Config) migrate(ctx context.Context, driver contract.Driver) error {
 	if c.Migrate {
 		if _, err := driver.Migrate(ctx, c.URL, c.driverOptions()); err != nil {
-			return fmt.Errorf("migrate the database: %w", err)
+			return sentence("migrate the database", err)
 		}
 	}
 	return nil
@@ -166,7 +175,7 @@ func (c Config) openAnother(ctx context.Context, db contract.Database) (*Store, 
 func (c Config) open(ctx context.Context, db contract.Database) (*Store, error) {
 	backend, err := db.Store(ctx, c.driverOptions().StoreName())
 	if err != nil {
-		return nil, fmt.Errorf("open the database: %w", err)
+		return nil, sentence("open the database", err)
 	}
 	metrics := mvcc.NewMetrics()
 	store, err := mvcc.Open(ctx, backend, mvcc.Config{
@@ -185,7 +194,7 @@ func (c Config) open(ctx context.Context, db contract.Database) (*Store, error) 
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open the database: %w", err)
+		return nil, sentence("open the database", err)
 	}
 	return New(store, metrics, c), nil
 }

@@ -28,7 +28,8 @@ type Server struct {
 	Port int
 	Args []string
 	Env  []string
-	// Command is the command and what it needs to listen on Port. Without it: serve.
+	// Command is the command and what it needs to listen on Port. Without it: serve, with the
+	// example API.
 	Command []string
 	// Wrapper is a command that ends by running the program, which it is given as its last
 	// arguments.
@@ -57,7 +58,7 @@ func (s *Server) Start() error {
 	}
 	command := s.Command
 	if len(command) == 0 {
-		command = []string{"serve", "--secure-port=" + strconv.Itoa(s.Port)}
+		command = []string{"serve", "--example", "--secure-port=" + strconv.Itoa(s.Port)}
 	}
 	words := slices.Concat(s.Wrapper, []string{s.Program}, command, s.Args)
 	cmd := exec.Command(words[0], words[1:]...)

@@ -1,4 +1,5 @@
-package etcd
+// Package memory finds out how much memory this process has.
+package memory
 
 import (
 	"bytes"
@@ -10,11 +11,11 @@ import (
 	"strings"
 )
 
-// Memory is how many bytes of memory this process has: what GOMEMLIMIT says, or its control group,
+// Available is how many bytes of memory this process has: what GOMEMLIMIT says, or its control group,
 // or the machine, whichever is least. It is math.MaxInt64 where nothing of that can be found out.
-func Memory() int64 {
+func Available() int64 {
 	least := debug.SetMemoryLimit(-1)
-	if group, ok := GroupMemory(); ok {
+	if group, ok := Group(); ok {
 		least = min(least, group)
 	}
 	content, _ := os.ReadFile("/proc/meminfo")
@@ -28,9 +29,12 @@ func Memory() int64 {
 	return least
 }
 
-// GroupMemory is the limit of the control group that this process is in, or of one above it.
-func GroupMemory() (limit int64, ok bool) {
-	content, _ := os.ReadFile("/proc/self/cgroup")
+// Group is the limit of the control group that this process is in, or of one above it.
+func Group() (limit int64, ok bool) { return groupIn("/") }
+
+// groupIn is Group with /proc and /sys below a directory.
+func groupIn(system string) (limit int64, ok bool) {
+	content, _ := os.ReadFile(path.Join(system, "proc/self/cgroup"))
 	limit = math.MaxInt64
 	for line := range bytes.Lines(content) {
 		f := strings.SplitN(strings.TrimSpace(string(line)), ":", 3)
@@ -45,7 +49,7 @@ func GroupMemory() (limit int64, ok bool) {
 		}
 		// In a container the name may be of a directory that only the host sees.
 		for dir := path.Clean("/" + f[2]); ; dir = path.Dir(dir) {
-			text, err := os.ReadFile(path.Join(root, dir, file))
+			text, err := os.ReadFile(path.Join(system, root, dir, file))
 			if n, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil &&
 				bad == nil && n < limit {
 				limit, ok = n, true
@@ -56,4 +60,15 @@ func GroupMemory() (limit int64, ok bool) {
 		}
 	}
 	return limit, ok
+}
+
+// KeepWithinGroup sets GOMEMLIMIT, unless it is set, to nine tenths of what the control group of
+// this process may have, so that garbage is collected before the kernel ends the process.
+func KeepWithinGroup() {
+	if _, set := os.LookupEnv("GOMEMLIMIT"); set {
+		return
+	}
+	if limit, ok := Group(); ok {
+		debug.SetMemoryLimit(limit / 10 * 9)
+	}
 }
