@@ -162,7 +162,7 @@ func Opened(store *Store) Opener {
 type Process struct {
 	cfg                                                              ServerConfig
 	connections, calls, streams, watchers, answers, requests, events *total
-	arrivals                                                         *total
+	arrivals, bodies                                                 *total
 }
 
 // NewProcess makes a process of a number of servers.
@@ -172,7 +172,7 @@ func NewProcess(c ServerConfig, stores int) *Process {
 		calls: newTotal(c.MaxCalls, stores), streams: newTotal(c.MaxStreams, stores),
 		watchers: newTotal(c.MaxWatchers, stores), answers: newTotal(c.MaxAnswerBytes, stores),
 		requests: newTotal(c.requestBytes, stores), events: newTotal(c.eventBytes, stores),
-		arrivals: newTotal(c.arrivals, stores)}
+		arrivals: newTotal(c.arrivals, stores), bodies: newTotal(c.requestBytes, stores)}
 }
 
 // Server answers the calls of the clients of a store.
@@ -185,6 +185,9 @@ type Server struct {
 	arrivals                                                         arrivals
 	// pieces is taken by the streams that have a piece of the log.
 	pieces chan struct{}
+	inside inside
+	// bodies are the bytes of the requests of the gateway.
+	bodies bound
 }
 
 // Server makes the server of a store. MemberList names the URLs.
@@ -195,7 +198,7 @@ func (p *Process) Server(open Opener, clientURLs []string) *Server {
 		requests: bound{total: p.requests}, events: bound{total: p.events},
 		arrivals: arrivals{slots: bound{total: p.arrivals}, patience: p.cfg.RequestTimeout,
 			now: map[*arrival]struct{}{}},
-		pieces: make(chan struct{}, p.cfg.pieces)}
+		pieces: make(chan struct{}, p.cfg.pieces), bodies: bound{total: p.bodies}}
 	s.cfg.ClientURLs = clientURLs
 	return s
 }
@@ -278,12 +281,11 @@ func (s *Server) Options() []grpc.ServerOption {
 	}
 }
 
-// unserved answers the calls of etcd's other services: users, and the locks and elections that etcd
-// makes for clients which do not make them themselves.
+// unserved answers the calls of etcd's other services, those of users.
 func unserved(any, grpc.ServerStream) error {
 	return status.Error(codes.Unimplemented, "this service of etcd is not served here. In place of "+
 		"users and roles, give clients certificates, and the server --client-cert-auth and "+
-		"--trusted-ca-file. Locks and elections are in etcd's client library")
+		"--trusted-ca-file")
 }
 
 // Register registers the services.
@@ -291,7 +293,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	for _, d := range []grpc.ServiceDesc{pb.KV_ServiceDesc, pb.Watch_ServiceDesc,
 		pb.Lease_ServiceDesc, pb.Maintenance_ServiceDesc, pb.Cluster_ServiceDesc,
 		only(pb.Auth_ServiceDesc, "Authenticate", "AuthStatus"),
-		healthService()} {
+		healthService(), lockService(), electionService()} {
 		r.RegisterService(s.service(d), nil)
 	}
 }

@@ -47,6 +47,11 @@ func serve(t *testing.T, d dbtest.DB) *clientv3.Client {
 
 func serveBy(t *testing.T, d dbtest.DB, cfg etcd.ServerConfig) *clientv3.Client {
 	t.Helper()
+	return serveOpen(t, etcd.Opened(openStore(t, d)), cfg)
+}
+
+func openStore(t *testing.T, d dbtest.DB) *etcd.Store {
+	t.Helper()
 	store, err := etcd.Open(t.Context(), etcd.Config{URL: d.URL,
 		Drivers: []etcd.Driver{d.Driver}, Migrate: true,
 		Logger:     slog.New(slog.DiscardHandler),
@@ -59,13 +64,18 @@ func serveBy(t *testing.T, d dbtest.DB, cfg etcd.ServerConfig) *clientv3.Client 
 			t.Error(err)
 		}
 	})
-	return serveOpen(t, etcd.Opened(store), cfg)
+	return store
 }
 
 // serveOpen starts a server of what it is told to open, and returns a client of it.
 func serveOpen(t *testing.T, open etcd.Opener, cfg etcd.ServerConfig) *clientv3.Client {
 	t.Helper()
-	s := etcd.New(open, cfg)
+	return serveServer(t, etcd.New(open, cfg))
+}
+
+// serveServer serves a server by gRPC, and returns a client of it.
+func serveServer(t *testing.T, s *etcd.Server) *clientv3.Client {
+	t.Helper()
 	g := grpc.NewServer(s.Options()...)
 	s.Register(g)
 	dir, err := os.MkdirTemp("", "etcd") //nolint:usetesting // its names are too long for a socket
@@ -93,6 +103,7 @@ func serveOpen(t *testing.T, open etcd.Opener, cfg etcd.ServerConfig) *clientv3.
 			t.Error(err)
 		}
 		g.Stop()
+		s.Close()
 		wg.Wait()
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
