@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -238,6 +239,7 @@ const countedBytes = 4 << 10
 type codec struct {
 	encoding.CodecV2
 	answers, events *bound
+	sent            prometheus.Counter
 }
 
 // Unmarshal implements [encoding.CodecV2].
@@ -262,6 +264,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		to = c.events
 	}
 	size := int64(proto.Size(m))
+	c.sent.Add(float64(size))
 	if size < countedBytes {
 		return c.CodecV2.Marshal(v)
 	}

@@ -184,8 +184,9 @@ type Server struct {
 	connections, calls, streams, watchers, answers, requests, events bound
 	arrivals                                                         arrivals
 	// pieces is taken by the streams that have a piece of the log.
-	pieces chan struct{}
-	inside inside
+	pieces  chan struct{}
+	inside  inside
+	metrics *metrics
 	// bodies are the bytes of the requests of the gateway.
 	bodies bound
 }
@@ -198,7 +199,8 @@ func (p *Process) Server(open Opener, clientURLs []string) *Server {
 		requests: bound{total: p.requests}, events: bound{total: p.events},
 		arrivals: arrivals{slots: bound{total: p.arrivals}, patience: p.cfg.RequestTimeout,
 			now: map[*arrival]struct{}{}},
-		pieces: make(chan struct{}, p.cfg.pieces), bodies: bound{total: p.bodies}}
+		pieces: make(chan struct{}, p.cfg.pieces), bodies: bound{total: p.bodies},
+		metrics: newMetrics()}
 	s.cfg.ClientURLs = clientURLs
 	return s
 }
@@ -277,7 +279,8 @@ func (s *Server) Options() []grpc.ServerOption {
 		grpc.NumStreamWorkers(s.cfg.workers),
 		grpc.UnknownServiceHandler(unserved),
 		grpc.InTapHandle(s.admit),
-		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), &s.answers, &s.events}),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), &s.answers, &s.events,
+			s.metrics.sent}),
 	}
 }
 
@@ -302,20 +305,25 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
 	streams := slices.Clone(d.Streams)
 	for i, m := range streams {
+		count := s.metrics.method(d.ServiceName, &m, false)
 		streams[i].Handler = func(_ any, stream grpc.ServerStream) error {
-			if m.ClientStreams {
-				return s.answer(stream, nil, func(now *store, _ *received) error {
-					return m.Handler(now, stream)
+			return count.count(func() error {
+				if m.ClientStreams {
+					return s.answer(stream, nil, func(now *store, _ *received) error {
+						return m.Handler(now, stream)
+					})
+				}
+				return s.answer(stream, &m.StreamName, func(now *store, r *received) error {
+					return m.Handler(now, &receivedStream{stream, r})
 				})
-			}
-			return s.answer(stream, &m.StreamName, func(now *store, r *received) error {
-				return m.Handler(now, &receivedStream{stream, r})
 			})
 		}
 	}
 	for _, m := range d.Methods {
-		streams = append(streams, grpc.StreamDesc{StreamName: m.MethodName,
-			Handler: func(_ any, stream grpc.ServerStream) error {
+		one := grpc.StreamDesc{StreamName: m.MethodName}
+		count := s.metrics.method(d.ServiceName, &one, true)
+		one.Handler = func(_ any, stream grpc.ServerStream) error {
+			return count.count(func() error {
 				return s.answer(stream, &m.MethodName, func(now *store, r *received) error {
 					answer, err := m.Handler(now, stream.Context(), r.decode, nil)
 					if err != nil {
@@ -323,7 +331,9 @@ func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
 					}
 					return stream.SendMsg(answer)
 				})
-			}})
+			})
+		}
+		streams = append(streams, one)
 	}
 	d.Methods, d.Streams = nil, streams
 	return &d

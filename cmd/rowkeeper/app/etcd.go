@@ -538,6 +538,7 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 	for _, s := range c.stores {
 		registry.MustRegister(pool.Collector(s.name))
 		s.begin(pool, process)
+		registry.MustRegister(s.etcdMetrics())
 		opening.Go(func() { s.keepOpening(ctx, firsts) })
 	}
 	defer func() {

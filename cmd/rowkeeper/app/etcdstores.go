@@ -58,6 +58,7 @@ func (s *etcdStore) begin(pool *etcd.StorePool, p *etcd.Process) {
 	s.server.Register(s.grpc)
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(pool.Collector(s.name))
+	metrics.MustRegister(s.etcdMetrics())
 	if s.alone {
 		metrics.MustRegister(process()...)
 	}
@@ -74,6 +75,11 @@ func (s *etcdStore) begin(pool *etcd.StorePool, p *etcd.Process) {
 	// They end when they are closed, and for no other reason.
 	s.running.Go(func() { _ = s.grpc.Serve(s.calls) })
 	s.running.Go(func() { _ = s.http.Serve(s.pages) })
+}
+
+// etcdMetrics are the metrics of etcd's names, with the label store as all of a store have.
+func (s *etcdStore) etcdMetrics() prometheus.Collector {
+	return prometheus.WrapCollectorWith(prometheus.Labels{"store": s.name}, s.server.Collector())
 }
 
 // stopWait is how long calls may take to end when the server stops. Watches do not end by
