@@ -495,6 +495,25 @@ func TestTxn(t *testing.T) {
 	})
 }
 
+// TestNegativeBounds: as in etcd, no revision is less than a negative bound, and all are greater.
+func TestNegativeBounds(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		put(t, c, "a", "1")
+		for _, test := range []struct {
+			bound clientv3.OpOption
+			want  int
+		}{
+			{clientv3.WithMinModRev(-1), 1}, {clientv3.WithMaxModRev(-1), 0},
+			{clientv3.WithMinCreateRev(-1), 1}, {clientv3.WithMaxCreateRev(-1), 0},
+		} {
+			if res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "a",
+				test.bound)); len(res.Kvs) != test.want {
+				t.Errorf("%d keys, not %d", len(res.Kvs), test.want)
+			}
+		}
+	})
+}
+
 // TestTxnRaces: of writers that compare the same, one succeeds, and what the others are told is a
 // state in which they fail.
 func TestTxnRaces(t *testing.T) {
