@@ -27,9 +27,10 @@ import (
 //
 // What clients make it hold is bounded beside what the calls hold in the server:
 //
-//   - Few requests are read at a time. One that comes slowly ends when others wait, as in request.go.
-//     It counts until its call has ended, by several times its size, since it is decoded and encoded
-//     again. A request of a call that lasts is small instead, and does not count.
+//   - Few requests are read at a time. One that comes slowly ends when others wait, as in
+//     request.go. It counts before it is read and until its call has ended, by several times its
+//     size, since it is decoded and encoded again. A request of a call that lasts is small instead,
+//     and does not count.
 //   - A transaction has few parts: in JSON, one takes two bytes, and a hundred when it was decoded.
 //   - An answer counts until it is written. If there is no room for it, it is refused. Those of
 //     watches wait in the server until others are written.
@@ -100,20 +101,28 @@ func (s *Server) pass(m *runtime.ServeMux, w http.ResponseWriter, r *http.Reques
 		r.URL.Path = "/v3/" + old // as in etcd, for old clients
 	}
 	w = &timelyWriter{w, http.NewResponseController(w), s.cfg.SendTimeout}
-	body, err := s.read(w, r)
-	if err != nil {
-		refuse(m, w, r, err)
+	most := s.mostBody(r.URL.Path)
+	if r.ContentLength > most {
+		refuse(m, w, r, rpctypes.ErrGRPCRequestTooLarge)
 		return
 	}
 	if !lasting[r.URL.Path] {
-		n := int64(jsonTimes * len(body))
-		if err := s.bodies.wait(r.Context(), n); err != nil {
+		n := jsonTimes * most
+		if r.ContentLength >= 0 {
+			n = jsonTimes * r.ContentLength
+		}
+		if !s.room(r.Context(), n) {
 			return // nobody is left to be told
 		}
 		defer s.bodies.add(-n)
 	}
-	if most := 3 * (3*s.cfg.MaxTxnOps + 1); r.URL.Path == "/v3/kv/txn" &&
-		bytes.Count(body, []byte{'{'}) > most {
+	body, err := s.read(w, r, most)
+	if err != nil {
+		refuse(m, w, r, err)
+		return
+	}
+	if parts := 3 * (3*s.cfg.MaxTxnOps + 1); r.URL.Path == "/v3/kv/txn" &&
+		bytes.Count(body, []byte{'{'}) > parts {
 		refuse(m, w, r, rpctypes.ErrGRPCTooManyOps)
 		return
 	}
@@ -125,18 +134,33 @@ func (s *Server) pass(m *runtime.ServeMux, w http.ResponseWriter, r *http.Reques
 	m.ServeHTTP(w, r)
 }
 
-// read reads the body of a request when there is room for it.
-func (s *Server) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	most := int64(maxBody)
+// mostBody is how large a request may be.
+func (s *Server) mostBody(path string) int64 {
 	switch {
-	case r.URL.Path == "/v3/kv/put", r.URL.Path == "/v3/kv/txn":
-		most = int64(s.cfg.MaxRequestBytes+overhead) * 4 / 3 // in the base of 64
-	case lasting[r.URL.Path]:
-		most = maxLastingBytes
+	case path == "/v3/kv/put", path == "/v3/kv/txn":
+		return int64(s.cfg.MaxRequestBytes+overhead) * 4 / 3 // in the base of 64
+	case lasting[path]:
+		return maxLastingBytes
 	}
-	if r.ContentLength > most {
-		return nil, rpctypes.ErrGRPCRequestTooLarge
+	return maxBody
+}
+
+// room waits for room for a request, before it is read. Those that come slowly give theirs up.
+func (s *Server) room(ctx context.Context, bytes int64) bool {
+	for ctx.Err() == nil {
+		waited, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout/4)
+		err := s.bodies.wait(waited, bytes)
+		cancel()
+		if err == nil {
+			return true
+		}
+		s.arrivals.hurry()
 	}
+	return false
+}
+
+// read reads the body of a request, when few others are read.
+func (s *Server) read(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 	deadline := http.NewResponseController(w).SetReadDeadline
 	arrival, err := s.arrivals.begin(r.Context(), func() {
 		_ = deadline(time.Unix(1, 0)) // or the connection is lost
