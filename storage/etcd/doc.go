@@ -32,6 +32,10 @@
 //   - Compact, Status, MemberList (this server), Defragment (there is nothing to do), and Alarm
 //     (there is none). Authenticate and AuthStatus say that there are no users, so clients that
 //     have one go on without it. gRPC's own service Health answers probes.
+//   - The services Lock and Election, for clients that do not make locks and elections themselves.
+//     Their requests have at most 16 KiB. All of these know each other.
+//
+// [Server.Gateway] serves the same as JSON, as etcd's gateway does; gateway.go says what differs.
 //
 // Of the header, the cluster is the store, the member this server, and the term the epoch of the
 // store's history.
@@ -56,6 +60,30 @@
 // hasleader), its watches end with etcd's error for that after [ServerConfig.LeaderTimeout].
 //
 // What clients make a server hold is bounded; limits.go says how. What is beyond is Unavailable.
+//
+// # Small differences
+//
+// No client is known to depend on one of these:
+//
+//   - RangeStream is in the order of the keys. With another one, or with bounds of revisions, it is
+//     refused. etcd sorts by another target if no order is named.
+//   - Range with KeysOnly leaves out values, as etcd's did until 3.6, and keeps leases. Vitess needs
+//     those. Keys that a sort order does not tell apart are in the order of their names; a limit
+//     cuts off after sorting also where no order is named.
+//   - A negative revision of a read is the newest one. Values of comparisons that etcd does not know
+//     are refused.
+//   - Each answer inside of that of a transaction has a whole header.
+//   - A put with IgnoreValue, of a key that is not there and a lease that is not there, says that the
+//     key is not there.
+//   - The ID of a lease is not negative. LeaseLeases is in the order of IDs, not of expiry, and the
+//     keys of LeaseTimeToLive are in the order of their names.
+//   - A watch that is canceled has the reason in words, and its header a revision. Events of several
+//     revisions may come in one response, and a long run of events in several. Progress is told
+//     when there is something newer than what was told before.
+//   - A server answers Status as the leader, with the revision as the index of the log.
+//   - The metrics are others, but those of metrics.go. The gateway has no websockets, sends no
+//     headers for pages of other origins, and does not serve pages; its requests are smaller, as
+//     gateway.go says.
 //
 // Users, changes of members, snapshots, checksums, moves of the leader and downgrades are
 // Unimplemented, and the error says what to do instead.

@@ -214,7 +214,7 @@ func (s *store) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at cont
 func arrange(r *pb.RangeRequest, res *pb.RangeResponse) {
 	if filtered(r) {
 		outside := func(revision, least, most int64) bool {
-			return least > 0 && revision < least || most > 0 && revision > most
+			return revision < least || most != 0 && revision > most // as in etcd, also below 0
 		}
 		res.Kvs = slices.DeleteFunc(res.Kvs, func(kv *mvccpb.KeyValue) bool {
 			return outside(kv.ModRevision, r.MinModRevision, r.MaxModRevision) ||

@@ -2,11 +2,12 @@ package etcd
 
 import (
 	"context"
+	"path"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -150,13 +151,16 @@ type admission struct {
 
 type admissionKey struct{}
 
+// lasts has the calls that last.
+var lasts = map[string]bool{"Watch": true, "LeaseKeepAlive": true, "Lock": true, "Campaign": true,
+	"Observe": true}
+
 // admit counts a call. It is called before anything of the request is read but its header. Until
 // it is answered, the call is over as soon as its client gives it up. From then on it counts until
 // what answers it has returned: see answering.
 func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	count := &s.calls
-	if strings.HasSuffix(info.FullMethodName, "/Watch") ||
-		strings.HasSuffix(info.FullMethodName, "/LeaseKeepAlive") {
+	if lasts[path.Base(info.FullMethodName)] {
 		count = &s.streams
 	}
 	if !count.take(1) {
@@ -192,7 +196,7 @@ func answering(ctx context.Context) (end func(), giveUp context.CancelFunc, err 
 	return func() { a.count.add(-1) }, a.giveUp, nil
 }
 
-// bill is what the answer of a call needs while it is made.
+// bill is what the answer of a call needs while it is made, or while the gateway has it.
 type bill struct {
 	s     *Server
 	bytes int64
@@ -207,6 +211,10 @@ func (b *bill) add(kvs ...mvcc.KeyValue) error {
 	for i := range kvs {
 		n += int64(2 * (len(kvs[i].Key) + len(kvs[i].Value) + entryBytes))
 	}
+	return b.take(n)
+}
+
+func (b *bill) take(n int64) error {
 	if b.bytes+n > b.s.answers.ever() {
 		return errLargeAnswer
 	}
@@ -231,6 +239,7 @@ const countedBytes = 4 << 10
 type codec struct {
 	encoding.CodecV2
 	answers, events *bound
+	sent            prometheus.Counter
 }
 
 // Unmarshal implements [encoding.CodecV2].
@@ -255,6 +264,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		to = c.events
 	}
 	size := int64(proto.Size(m))
+	c.sent.Add(float64(size))
 	if size < countedBytes {
 		return c.CodecV2.Marshal(v)
 	}

@@ -118,6 +118,7 @@ func (s *Server) receive(stream grpc.ServerStream, method string,
 		r.data.Free()
 		return nil, nil, err
 	}
+	s.metrics.received.Add(float64(r.data.Len()))
 	n := int64(decodedTimes * r.data.Len())
 	if err := s.requests.wait(ctx, n); err != nil {
 		r.data.Free()

@@ -163,7 +163,7 @@ func Opened(store *Store) Opener {
 type Process struct {
 	cfg                                                              ServerConfig
 	connections, calls, streams, watchers, answers, requests, events *total
-	arrivals                                                         *total
+	arrivals, bodies                                                 *total
 }
 
 // NewProcess makes a process of a number of servers.
@@ -173,7 +173,7 @@ func NewProcess(c ServerConfig, stores int) *Process {
 		calls: newTotal(c.MaxCalls, stores), streams: newTotal(c.MaxStreams, stores),
 		watchers: newTotal(c.MaxWatchers, stores), answers: newTotal(c.MaxAnswerBytes, stores),
 		requests: newTotal(c.requestBytes, stores), events: newTotal(c.eventBytes, stores),
-		arrivals: newTotal(c.arrivals, stores)}
+		arrivals: newTotal(c.arrivals, stores), bodies: newTotal(c.requestBytes, stores)}
 }
 
 // Server answers the calls of the clients of a store.
@@ -185,7 +185,11 @@ type Server struct {
 	connections, calls, streams, watchers, answers, requests, events bound
 	arrivals                                                         arrivals
 	// pieces is taken by the streams that have a piece of the log.
-	pieces chan struct{}
+	pieces  chan struct{}
+	inside  inside
+	metrics *metrics
+	// bodies are the bytes of the requests of the gateway.
+	bodies bound
 }
 
 // Server makes the server of a store. MemberList names the URLs.
@@ -196,7 +200,8 @@ func (p *Process) Server(open Opener, clientURLs []string) *Server {
 		requests: bound{total: p.requests}, events: bound{total: p.events},
 		arrivals: arrivals{slots: bound{total: p.arrivals}, patience: p.cfg.RequestTimeout,
 			now: map[*arrival]struct{}{}},
-		pieces: make(chan struct{}, p.cfg.pieces)}
+		pieces: make(chan struct{}, p.cfg.pieces), bodies: bound{total: p.bodies},
+		metrics: newMetrics()}
 	s.cfg.ClientURLs = clientURLs
 	return s
 }
@@ -275,16 +280,16 @@ func (s *Server) Options() []grpc.ServerOption {
 		grpc.NumStreamWorkers(s.cfg.workers),
 		grpc.UnknownServiceHandler(unserved),
 		grpc.InTapHandle(s.admit),
-		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), &s.answers, &s.events}),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), &s.answers, &s.events,
+			s.metrics.sent}),
 	}
 }
 
-// unserved answers the calls of etcd's other services: users, and the locks and elections that etcd
-// makes for clients which do not make them themselves.
+// unserved answers the calls of etcd's other services, those of users.
 func unserved(any, grpc.ServerStream) error {
 	return status.Error(codes.Unimplemented, "this service of etcd is not served here. In place of "+
 		"users and roles, give clients certificates, and the server --client-cert-auth and "+
-		"--trusted-ca-file. Locks and elections are in etcd's client library")
+		"--trusted-ca-file")
 }
 
 // Register registers the services.
@@ -292,7 +297,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	for _, d := range []grpc.ServiceDesc{pb.KV_ServiceDesc, pb.Watch_ServiceDesc,
 		pb.Lease_ServiceDesc, pb.Maintenance_ServiceDesc, pb.Cluster_ServiceDesc,
 		only(pb.Auth_ServiceDesc, "Authenticate", "AuthStatus"),
-		healthService()} {
+		healthService(), lockService(), electionService()} {
 		r.RegisterService(s.service(d), nil)
 	}
 }
@@ -301,20 +306,25 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
 	streams := slices.Clone(d.Streams)
 	for i, m := range streams {
+		count := s.metrics.method(d.ServiceName, &m, false)
 		streams[i].Handler = func(_ any, stream grpc.ServerStream) error {
-			if m.ClientStreams {
-				return s.answer(stream, nil, func(now *store, _ *received) error {
-					return m.Handler(now, stream)
+			return count.count(func() error {
+				if m.ClientStreams {
+					return s.answer(stream, nil, func(now *store, _ *received) error {
+						return m.Handler(now, stream)
+					})
+				}
+				return s.answer(stream, &m.StreamName, func(now *store, r *received) error {
+					return m.Handler(now, &receivedStream{stream, r})
 				})
-			}
-			return s.answer(stream, &m.StreamName, func(now *store, r *received) error {
-				return m.Handler(now, &receivedStream{stream, r})
 			})
 		}
 	}
 	for _, m := range d.Methods {
-		streams = append(streams, grpc.StreamDesc{StreamName: m.MethodName,
-			Handler: func(_ any, stream grpc.ServerStream) error {
+		one := grpc.StreamDesc{StreamName: m.MethodName}
+		count := s.metrics.method(d.ServiceName, &one, true)
+		one.Handler = func(_ any, stream grpc.ServerStream) error {
+			return count.count(func() error {
 				return s.answer(stream, &m.MethodName, func(now *store, r *received) error {
 					answer, err := m.Handler(now, stream.Context(), r.decode, nil)
 					if err != nil {
@@ -322,7 +332,9 @@ func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
 					}
 					return stream.SendMsg(answer)
 				})
-			}})
+			})
+		}
+		streams = append(streams, one)
 	}
 	d.Methods, d.Streams = nil, streams
 	return &d

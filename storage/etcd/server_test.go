@@ -50,6 +50,11 @@ func serve(t *testing.T, d dbtest.DB) *clientv3.Client {
 
 func serveBy(t *testing.T, d dbtest.DB, cfg etcd.ServerConfig) *clientv3.Client {
 	t.Helper()
+	return serveOpen(t, etcd.Opened(openStore(t, d)), cfg)
+}
+
+func openStore(t *testing.T, d dbtest.DB) *etcd.Store {
+	t.Helper()
 	store, err := etcd.Open(t.Context(), etcd.Config{URL: d.URL,
 		Drivers: []etcd.Driver{d.Driver}, Migrate: true,
 		Logger:     slog.New(slog.DiscardHandler),
@@ -62,13 +67,18 @@ func serveBy(t *testing.T, d dbtest.DB, cfg etcd.ServerConfig) *clientv3.Client 
 			t.Error(err)
 		}
 	})
-	return serveOpen(t, etcd.Opened(store), cfg)
+	return store
 }
 
 // serveOpen starts a server of what it is told to open, and returns a client of it.
 func serveOpen(t *testing.T, open etcd.Opener, cfg etcd.ServerConfig) *clientv3.Client {
 	t.Helper()
-	s := etcd.New(open, cfg)
+	return serveServer(t, etcd.New(open, cfg))
+}
+
+// serveServer serves a server by gRPC, and returns a client of it.
+func serveServer(t *testing.T, s *etcd.Server) *clientv3.Client {
+	t.Helper()
 	g := grpc.NewServer(s.Options()...)
 	s.Register(g)
 	dir, err := os.MkdirTemp("", "etcd") //nolint:usetesting // its names are too long for a socket
@@ -96,6 +106,7 @@ func serveOpen(t *testing.T, open etcd.Opener, cfg etcd.ServerConfig) *clientv3.
 			t.Error(err)
 		}
 		g.Stop()
+		s.Close()
 		wg.Wait()
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -739,6 +750,25 @@ func TestLeasing(t *testing.T) {
 		}
 		if res := must[*clientv3.GetResponse](t)(kvs[1].Get(t.Context(), "k0")); res.Count != 0 {
 			t.Errorf("the key that was deleted is %v", res)
+		}
+	})
+}
+
+// TestNegativeBounds: as in etcd, no revision is less than a negative bound, and all are greater.
+func TestNegativeBounds(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		put(t, c, "a", "1")
+		for _, test := range []struct {
+			bound clientv3.OpOption
+			want  int
+		}{
+			{clientv3.WithMinModRev(-1), 1}, {clientv3.WithMaxModRev(-1), 0},
+			{clientv3.WithMinCreateRev(-1), 1}, {clientv3.WithMaxCreateRev(-1), 0},
+		} {
+			if res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "a",
+				test.bound)); len(res.Kvs) != test.want {
+				t.Errorf("%d keys, not %d", len(res.Kvs), test.want)
+			}
 		}
 	})
 }

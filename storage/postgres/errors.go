@@ -195,6 +195,10 @@ func (c *config) connectError(err error) error {
 			return denied("PostgreSQL at %s does not know a setting that the database URL makes: "+
 				"correct its parameters (%w)", c.where(), e)
 		}
+		if e.Code == "57P03" {
+			return contract.Errorf(contract.Unavailable, "PostgreSQL at %s takes no connections yet: %w (%w)",
+				c.where(), contract.ErrStartingUp, e)
+		}
 		return statementError(e)
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
 		return contract.Errorf(contract.ReadOnly, "none of the PostgreSQL servers at %s takes writes: "+

@@ -44,6 +44,7 @@ type etcdCommand struct {
 	tls                                 tlsFiles
 	plainText, anyClient                bool
 	compactionMode, compactionRetention string
+	progressInterval                    time.Duration
 
 	// These have elements NAME=VALUE, where NAME is a store.
 	listenStores, serverNames, clientNames  []string
@@ -163,6 +164,13 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.compactionRetention, "auto-compaction-retention", "0",
 		"How much history is kept: hours or a duration, or a number of revisions. 0 means that "+
 			"only clients compact, as kube-apiserver does every five minutes.")
+	// kube-apiserver's cache is as old as the last progress, so kubeadm sets it.
+	for _, name := range []string{"watch-progress-notify-interval",
+		"experimental-watch-progress-notify-interval"} {
+		fs.DurationVar(&c.progressInterval, name, 25*time.Second,
+			"How often watches that ask for it hear how far they are while nothing else happens.")
+	}
+	_ = fs.MarkHidden("experimental-watch-progress-notify-interval") // etcd's old name; it is there
 }
 
 func (c *etcdCommand) validate() error {
@@ -182,6 +190,7 @@ func (c *etcdCommand) validate() error {
 		min(c.config.MaxConnections, c.config.MaxStreams, c.config.MaxCalls,
 			c.config.MaxAnswerBytes) < 0,
 		"the flags --max-* must be greater than 0")
+	reject(c.progressInterval <= 0, "--watch-progress-notify-interval must be greater than 0")
 	reject(c.config.MaxRequestBytes > etcd.MaxRequestBytes, "--max-request-bytes is at most %d: no "+
 		"value is larger here", etcd.MaxRequestBytes)
 	errs = append(errs, c.planStores()...)
@@ -528,7 +537,7 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 	}()
 	collectSeldom()
 	storage.KeepWithinGroup()
-	pool, err := c.openStores(ctx)
+	pool, err := c.openStores(ctx, out)
 	if err != nil {
 		return err
 	}
@@ -542,6 +551,7 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 	for _, s := range c.stores {
 		registry.MustRegister(pool.Collector(s.name))
 		s.begin(pool, process)
+		registry.MustRegister(s.etcdMetrics())
 		opening.Go(func() { s.keepOpening(ctx, firsts) })
 	}
 	defer func() {
@@ -646,8 +656,16 @@ func withPageCache(database string, stores int) string {
 	return fmt.Sprintf("%s%scache_size=%dMiB", database, separator, max(pageCacheMiB/stores, 1))
 }
 
-// openStores connects to the database.
-func (c *etcdCommand) openStores(ctx context.Context) (*etcd.StorePool, error) {
+// startingWait is how long a database is waited for that is starting up, and startingPause the time
+// until it is asked again.
+const (
+	startingWait  = 5 * time.Minute
+	startingPause = time.Second
+)
+
+// openStores connects to the database. One that is starting up, as after a crash or beside this
+// process, is waited for. Any other fault is for a person, and ends the process.
+func (c *etcdCommand) openStores(ctx context.Context, out io.Writer) (*etcd.StorePool, error) {
 	config, err := c.storage.Database()
 	if err != nil {
 		return nil, err
@@ -658,7 +676,22 @@ func (c *etcdCommand) openStores(ctx context.Context) (*etcd.StorePool, error) {
 	config.CacheBytes = cacheBytes / len(c.stores)
 	config.EventBytes = eventBytesOf(storage.Memory(), len(c.stores))
 	config.URL = withPageCache(config.URL, len(c.stores))
-	return etcd.OpenStores(ctx, config.Database())
+	database := config.Database()
+	database.ProgressInterval = c.progressInterval
+	for end, said := time.Now().Add(startingWait), false; ; said = true {
+		pool, err := etcd.OpenStores(ctx, database)
+		if !etcd.StartingUp(err) || time.Now().After(end) {
+			return pool, err
+		}
+		if !said {
+			fmt.Fprintf(out, "%s waits for the database: %v\n", program.Title, err)
+		}
+		select {
+		case <-time.After(startingPause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // listen listens on a URL that was validated. A socket's file that nobody listens on is replaced,

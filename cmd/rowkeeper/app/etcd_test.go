@@ -152,6 +152,7 @@ func TestEtcdFlags(t *testing.T) {
 		"--client-cert-auth":                                             "needs --trusted-ca-file",
 		"--auto-compaction-retention=soon":                               "is no time",
 		"--auto-compaction-mode=revision --auto-compaction-retention=5m": "fits it",
+		"--watch-progress-notify-interval=0s":                            "greater than 0",
 		"--max-txn-ops=0":                                                "greater than 0",
 		"--max-request-bytes=1572865":                                    "at most 1572864",
 		"--listen-store=a":                                               "of the form NAME=VALUE",

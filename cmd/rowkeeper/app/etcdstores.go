@@ -58,18 +58,28 @@ func (s *etcdStore) begin(pool *etcd.StorePool, p *etcd.Process) {
 	s.server.Register(s.grpc)
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(pool.Collector(s.name))
+	metrics.MustRegister(s.etcdMetrics())
 	if s.alone {
 		metrics.MustRegister(process()...)
 	}
-	s.http = newHTTPServer(pages(metrics, func(r *http.Request) (string, bool) {
+	served := pages(metrics, func(r *http.Request) (string, bool) {
 		if s.ready(r.Context()) != nil {
 			return s.unusable(), false
 		}
 		return "", true
-	}))
+	})
+	gateway := s.server.Gateway()
+	served.Handle("/v3/", gateway)
+	served.Handle("/v3beta/", gateway)
+	s.http = newHTTPServer(served)
 	// They end when they are closed, and for no other reason.
 	s.running.Go(func() { _ = s.grpc.Serve(s.calls) })
 	s.running.Go(func() { _ = s.http.Serve(s.pages) })
+}
+
+// etcdMetrics are the metrics of etcd's names, with the label store as all of a store have.
+func (s *etcdStore) etcdMetrics() prometheus.Collector {
+	return prometheus.WrapCollectorWith(prometheus.Labels{"store": s.name}, s.server.Collector())
 }
 
 // stopWait is how long calls may take to end when the server stops. Watches do not end by
@@ -81,6 +91,7 @@ func (s *etcdStore) end() {
 	timer := time.AfterFunc(stopWait, s.grpc.Stop)
 	defer timer.Stop()
 	s.grpc.GracefulStop()
+	s.server.Close()
 	s.running.Wait()
 }
 
@@ -273,7 +284,7 @@ const readyWait = 5 * time.Second
 
 // pages are what is served by HTTP, in etcd's form. ready says what is wrong, and whether clients
 // can be served nevertheless.
-func pages(metrics prometheus.Gatherer, ready func(*http.Request) (string, bool)) http.Handler {
+func pages(metrics prometheus.Gatherer, ready func(*http.Request) (string, bool)) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	ask := func(r *http.Request) (string, bool) {

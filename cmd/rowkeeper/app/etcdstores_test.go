@@ -116,9 +116,15 @@ func (n *tenants) tls(serverName, commonName string) *tls.Config {
 // get asks for a page.
 func (n *tenants) get(address string, config *tls.Config) (string, error) {
 	n.t.Helper()
+	return n.ask(http.MethodGet, address, "", config)
+}
+
+func (n *tenants) ask(method, address, body string, config *tls.Config) (string, error) {
+	n.t.Helper()
 	transport := &http.Transport{TLSClientConfig: config}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(n.t.Context(), http.MethodGet, address, nil)
+	request, err := http.NewRequestWithContext(n.t.Context(), method, address,
+		strings.NewReader(body))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -127,8 +133,8 @@ func (n *tenants) get(address string, config *tls.Config) (string, error) {
 		return "", err
 	}
 	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	return fmt.Sprintf("%d %s", answer.StatusCode, body), err
+	content, err := io.ReadAll(answer.Body)
+	return fmt.Sprintf("%d %s", answer.StatusCode, content), err
 }
 
 // await asks for a page until it says what is wanted.
@@ -246,6 +252,22 @@ func TestEtcdStores(t *testing.T) {
 	}
 	if value(a) != "1" || value(b) != "2" {
 		t.Errorf("the stores are mixed up: %s, %s", value(a), value(b))
+	}
+	// The gateway leads to the store that the certificate opens, and to no other.
+	for name, want := range map[string]string{"a": `"value":"MQ=="`, "b": `"value":"Mg=="`} {
+		for _, asked := range []string{"a", "b"} {
+			got, err := n.ask(http.MethodPost, shared+"/v3/kv/range", `{"key":"aw=="}`,
+				n.tls(asked+".example", name))
+			got = strings.ReplaceAll(got, " ", "")
+			if entered := err == nil; entered != (asked == name) ||
+				entered && !strings.Contains(got, want) {
+				t.Errorf("the certificate of %s at the gateway of %s: %s, %v", name, asked, got, err)
+			}
+		}
+	}
+	if got, err := n.ask(http.MethodPost, metrics+"/v3/kv/range", `{"key":"aw=="}`,
+		nil); err != nil || !strings.HasPrefix(got, "404") {
+		t.Errorf("the URL of metrics has a gateway: %s, %v", got, err)
 	}
 	members, err := b.MemberList(t.Context())
 	if want := strings.Replace(shared, "127.0.0.1", "b.example", 1); err != nil ||

@@ -74,6 +74,9 @@ var ErrEmptyStore = Damaged("the table rowkeeper_store has lost its row, or rowk
 var ErrDropped = Errorf(Invalid, "the store was dropped and holds nothing any more: name another "+
 	"store, or create it again by `rowkeeper stores create` and restart the server")
 
+// ErrStartingUp is for a server that takes no connections yet, since it starts up or recovers.
+var ErrStartingUp = errors.New("the database server is starting up")
+
 // ErrAnotherStore is for a store in the place of the one that was opened: that one was dropped and
 // created again, or its tables were replaced.
 var ErrAnotherStore = errors.New("another store")

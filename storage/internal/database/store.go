@@ -59,6 +59,9 @@ type Config struct {
 	// EventBytes bounds the events that each store keeps in memory for watches, and as many bytes
 	// of writes that wait to be committed. Default 64 MiB.
 	EventBytes int
+	// ProgressInterval is how often watches that asked for progress hear it while nothing else
+	// happens. Default 25 s.
+	ProgressInterval time.Duration
 	// Clock replaces the clock of a database that has none of its own (SQLite), in tests. It
 	// decides when objects with a time to live expire.
 	Clock func() time.Time
@@ -187,6 +190,8 @@ func (c Config) open(ctx context.Context, db contract.Database) (*Store, error) 
 		CacheBytes: c.CacheBytes,
 		Ring:       mvcc.RingLimits{Bytes: c.EventBytes},
 		QueueBytes: c.EventBytes,
+
+		ProgressInterval: c.ProgressInterval,
 		Compaction: mvcc.CompactionPolicy{
 			Window:   c.Compaction.Window,
 			Keep:     contract.Revision(c.Compaction.Keep),

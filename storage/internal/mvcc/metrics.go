@@ -35,6 +35,7 @@ type Metrics struct {
 	headSeen, deliveredSeen contract.Revision
 	behindSince             time.Time
 	poolsOf                 contract.Pooled
+	measured                contract.Size
 }
 
 // NewMetrics makes metrics that are registered nowhere.
@@ -214,7 +215,20 @@ func (m *Metrics) swept(rows int, st contract.State) {
 	m.compacted(st)
 }
 
+// CommitSeconds is the histogram of commits, for who gives it another name.
+func (m *Metrics) CommitSeconds() prometheus.Metric { return m.commitSeconds }
+
+// Size is the size when it was last measured, 0 before that.
+func (m *Metrics) Size() contract.Size {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.measured
+}
+
 func (m *Metrics) size(s contract.Size) {
+	m.mu.Lock()
+	m.measured = s
+	m.mu.Unlock()
 	m.databaseBytes.WithLabelValues("live").Set(float64(s.Live))
 	m.databaseBytes.WithLabelValues("dead").Set(float64(s.Total - s.Live))
 }

@@ -499,6 +499,9 @@ func (s *Store) Size(ctx context.Context) (contract.Size, error) {
 	return s.b.Size(ctx)
 }
 
+// Metrics are those that the store is counted in.
+func (s *Store) Metrics() *Metrics { return s.metrics }
+
 // Ready returns nil if the database answers, takes writes, and this process has delivered all
 // events that there were when it was called. ctx bounds the waiting.
 func (s *Store) Ready(ctx context.Context) error {
