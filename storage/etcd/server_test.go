@@ -40,12 +40,12 @@ func each(t *testing.T, test func(t *testing.T, c *clientv3.Client)) {
 }
 
 // serve starts a server, as one of several on the database, and returns a client of it.
-func serve(t *testing.T, d dbtest.DB) *clientv3.Client {
+func serve(t testing.TB, d dbtest.DB) *clientv3.Client {
 	t.Helper()
 	return serveBy(t, d, etcd.ServerConfig{})
 }
 
-func serveBy(t *testing.T, d dbtest.DB, cfg etcd.ServerConfig) *clientv3.Client {
+func serveBy(t testing.TB, d dbtest.DB, cfg etcd.ServerConfig) *clientv3.Client {
 	t.Helper()
 	store, err := etcd.Open(t.Context(), etcd.Config{URL: d.URL,
 		Drivers: []etcd.Driver{d.Driver}, Migrate: true,
@@ -63,7 +63,7 @@ func serveBy(t *testing.T, d dbtest.DB, cfg etcd.ServerConfig) *clientv3.Client 
 }
 
 // serveOpen starts a server of what it is told to open, and returns a client of it.
-func serveOpen(t *testing.T, open etcd.Opener, cfg etcd.ServerConfig) *clientv3.Client {
+func serveOpen(t testing.TB, open etcd.Opener, cfg etcd.ServerConfig) *clientv3.Client {
 	t.Helper()
 	s := etcd.New(open, cfg)
 	g := grpc.NewServer(s.Options()...)

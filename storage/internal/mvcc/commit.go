@@ -282,6 +282,7 @@ const answersAtOnce = 8
 
 // finish hands the group's events to the hub, then answers the writers.
 func (s *Store) finish(res *contract.GroupResult, writes []*write) {
+	s.served.Answered(res.Time)
 	events := make([]*Event, 0, len(writes))
 	var soonest time.Duration
 	for i, w := range writes {
