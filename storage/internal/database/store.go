@@ -178,6 +178,7 @@ func (c Config) open(ctx context.Context, db contract.Database) (*Store, error) 
 		Scheduler:  c.scheduler,
 		Polls:      c.polls,
 		Served:     c.served,
+		Reopened:   c.served != nil,
 		CacheBytes: c.CacheBytes,
 		Ring:       mvcc.RingLimits{Bytes: c.EventBytes},
 		QueueBytes: c.EventBytes,

@@ -104,9 +104,18 @@ func (s *Store) enqueue(ctx context.Context, m contract.Mutation) (*write, error
 // commitLoop is the committer: one group at a time. While one commits, the next one gathers.
 func (s *Store) commitLoop() {
 	took := time.Duration(0)
+	var group []*write
+	defer func() { // there are some only after a panic
+		for _, w := range group {
+			select {
+			case <-w.done:
+			default:
+				w.answer(contract.Outcome{}, contract.ErrUnknownOutcome)
+			}
+		}
+	}()
 	for {
-		group := s.queue.take(patience(took))
-		if group == nil {
+		if group = s.queue.take(patience(took)); group == nil {
 			return
 		}
 		if s.commitCtx.Err() != nil {

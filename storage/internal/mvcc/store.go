@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,6 +60,9 @@ type Config struct {
 	// Polls is shared with the other stores of the [contract.Database], whose backends are
 	// [contract.Shared]. Default: one for this store alone.
 	Polls *Polls
+	// Reopened: whoever has opened the Store opens another one if it breaks. Then a panic of what it
+	// does in the background breaks it, and else ends the process.
+	Reopened bool
 	// Served outlives the Store where that is closed while nobody uses it. Default: a new one.
 	Served *contract.Served
 }
@@ -186,10 +190,12 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
 	cache := newRowCache(cfg.CacheBytes)
 	s.hub = newHub(cfg.Ring, cfg.Metrics, cache)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
-	s.heads = coalescer[contract.Key, *KeyValue]{query: s.queryHead, size: 1}
-	s.gets = coalescer[contract.Key, *KeyValue]{query: s.queryKeys, size: 64}
-	s.renewals = coalescer[contract.Lease, contract.LeaseRow]{query: s.queryRenewals, size: 256}
-	s.grants = coalescer[*contract.LeaseRow, granted]{query: s.queryGrants, size: 256}
+	s.heads = coalescer[contract.Key, *KeyValue]{query: s.queryHead, size: 1, guard: s.guarded}
+	s.gets = coalescer[contract.Key, *KeyValue]{query: s.queryKeys, size: 64, guard: s.guarded}
+	s.renewals = coalescer[contract.Lease, contract.LeaseRow]{query: s.queryRenewals, size: 256,
+		guard: s.guarded}
+	s.grants = coalescer[*contract.LeaseRow, granted]{query: s.queryGrants, size: 256,
+		guard: s.guarded}
 	s.tailer = newTailer(s)
 	s.announcer = announcerOf(b, cfg.Polls)
 	s.source = &source{s}
@@ -206,14 +212,15 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
 		s.announcer.close(s)
 		return nil, errors.Join(err, b.Close())
 	}
-	s.committer.Go(s.commitLoop)
-	s.background.Go(func() { s.tailer.run(s.ctx) })
-	s.background.Go(func() { s.compactLoop(s.ctx) })
-	s.background.Go(func() { s.reapLoop(s.ctx) })
-	s.background.Go(func() { s.progressLoop(s.ctx) })
-	s.background.Go(func() { s.quotaLoop(s.ctx) })
+	s.committer.Go(s.guarded(s.commitLoop))
+	for _, loop := range []func(context.Context){s.tailer.run, s.compactLoop, s.reapLoop,
+		s.progressLoop, s.quotaLoop} {
+		s.background.Go(s.guarded(func() { loop(s.ctx) }))
+	}
 	if n, ok := b.(contract.Notifier); ok {
-		s.background.Go(func() { n.Listen(s.ctx, s.tailer.notified, s.tailer.listening) })
+		s.background.Go(s.guarded(func() {
+			n.Listen(s.ctx, s.tailer.notified, s.tailer.listening)
+		}))
 	}
 	return s, nil
 }
@@ -297,6 +304,9 @@ func (s *Store) Close() error {
 		s.queue.close()
 		timer := time.AfterFunc(s.cfg.CloseFor, s.commitCancel)
 		s.committer.Wait()
+		for group := s.queue.take(0); group != nil; group = s.queue.take(0) {
+			answerAll(group, contract.ErrClosed) // the committer has panicked
+		}
 		s.announcer.close(s)
 		timer.Stop()
 		s.commitCancel()
@@ -314,6 +324,24 @@ func (s *Store) Close() error {
 		s.closeErr = s.b.Close()
 	})
 	return s.closeErr
+}
+
+// guarded is f for a goroutine of the store. The other stores of the process go on if it panics.
+// Who waits for what it was doing gives up when the time for that is over.
+func (s *Store) guarded(f func()) func() {
+	if !s.cfg.Reopened {
+		return f
+	}
+	return func() {
+		defer func() {
+			if p := recover(); p != nil {
+				s.log.Error("a store has panicked and is closed", "panic", fmt.Sprint(p), "stack",
+					string(debug.Stack()))
+				s.Break()
+			}
+		}()
+		f()
+	}
 }
 
 // Break closes the store after a call of it has panicked, which may hold locks. It does not wait
