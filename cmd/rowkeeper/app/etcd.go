@@ -699,6 +699,7 @@ func (c *etcdCommand) listen(text string, own *tlsFiles,
 		return nil, err
 	}
 	if e.network == "unix" {
+		// Until then the mode is the umask's, which belongs to the whole process.
 		err = os.Chmod(e.address, 0o600)
 	}
 	if err == nil && e.tls {
