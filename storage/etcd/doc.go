@@ -28,7 +28,9 @@
 //     response may be split at any event, since each revision has one event.
 //   - LeaseGrant, LeaseKeepAlive, LeaseRevoke, LeaseTimeToLive and LeaseLeases. A lease is a row of
 //     the database, and lasts by the database's clock. So every server of the database knows it,
-//     and it outlives them. Elections and locks of etcd's client work across servers.
+//     and it outlives them. What lapsed while no server was there, or the database was away, has its
+//     whole time again, as after a change of etcd's leader. Elections and locks of etcd's client
+//     work across servers.
 //   - Compact, Status, MemberList (this server), Defragment (there is nothing to do), and Alarm
 //     (there is none). Authenticate and AuthStatus say that there are no users, so clients that
 //     have one go on without it. gRPC's own service Health answers probes.
@@ -45,8 +47,8 @@
 // A revision belongs to one key here. So a transaction that would change several keys at one
 // revision is refused, and so is one inside of another. A deletion of a range deletes many keys in
 // a commit, each with a revision of its own; in a transaction it is refused. The keys of a lease
-// that lapses or is revoked are deleted one after the other, too. No key is attached to the lease
-// meanwhile.
+// that lapses or is revoked are deleted in the same way, and those of many leases together. No key
+// is attached to the lease meanwhile.
 //
 // What a transaction with a write compares has at most 1.5 MiB: values, and keys, which count twice.
 //

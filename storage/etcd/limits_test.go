@@ -446,6 +446,55 @@ func TestSilentRequests(t *testing.T) {
 	}
 }
 
+// TestLargeStreamRequests: requests on streams count while they are being answered. Large ones are
+// refused where there is no room, and small ones wait.
+func TestLargeStreamRequests(t *testing.T) {
+	var armed atomic.Bool
+	blocked := make(chan struct{})
+	unblock := sync.OnceFunc(func() { close(blocked) })
+	defer unblock()
+	with, _ := inMemory(t, func(ctx context.Context, method string) error {
+		if armed.Load() && method == "State" {
+			select {
+			case <-blocked:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	// So little memory leaves room for two requests of 700 kB, which count twice.
+	c := serveBy(t, with, etcd.ServerConfig{Memory: 64 << 20})
+	watches := pb.NewWatchClient(c.ActiveConnection())
+	answers := make(chan error, 6)
+	watch := func(key string) {
+		w := must[pb.Watch_WatchClient](t)(watches.Watch(t.Context()))
+		if err := w.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+			CreateRequest: &pb.WatchCreateRequest{Key: []byte(key)}}}); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, err := w.Recv()
+			answers <- err
+		}()
+	}
+	armed.Store(true)
+	for range 5 {
+		watch(strings.Repeat("k", 700_000))
+	}
+	watch("k")
+	for range 3 {
+		if err := <-answers; !unavailable(err) {
+			t.Errorf("a large request beyond the bound: %v", err)
+		}
+	}
+	unblock()
+	for range 3 {
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestManyOperations: a transaction of too many operations is refused, also if they are in others.
 func TestManyOperations(t *testing.T) {
 	with, _ := inMemory(t, nil)

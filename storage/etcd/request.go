@@ -100,6 +100,49 @@ type receivedStream struct {
 // RecvMsg implements [grpc.ServerStream].
 func (s *receivedStream) RecvMsg(v any) error { return s.r.decode(v) }
 
+// countedStream is a call with any number of requests, which come when the client likes. Each
+// counts until the next one is asked for. A small one, as every ordinary client sends it, waits for
+// room. A larger one would be held meanwhile, so it is refused if there is none. gRPC holds what has
+// come of one, however long it is, until it is whole.
+type countedStream struct {
+	grpc.ServerStream
+	s    *Server
+	held int64
+}
+
+// smallRequest is larger than a request to watch a range of the longest keys.
+const smallRequest = 4 << 10
+
+var errManyRequests = status.Error(codes.Unavailable,
+	"the requests that this server is answering are as large together as they may be: try again")
+
+// RecvMsg implements [grpc.ServerStream].
+func (s *countedStream) RecvMsg(v any) (err error) {
+	s.release()
+	r := &received{}
+	if err := s.ServerStream.RecvMsg(r); err != nil {
+		return err
+	}
+	n := int64(decodedTimes * r.data.Len())
+	if r.data.Len() <= smallRequest {
+		err = s.s.requests.wait(s.Context(), n)
+	} else if !s.s.requests.take(n) {
+		err = errManyRequests
+	}
+	if err != nil {
+		r.data.Free()
+		return failure(err)
+	}
+	s.held = n
+	return r.decode(v)
+}
+
+// release tells that the last request was answered.
+func (s *countedStream) release() {
+	s.s.requests.add(-s.held)
+	s.held = 0
+}
+
 // decodedTimes is how much larger a request is when it was decoded, with what was read of it.
 const decodedTimes = 2
 

@@ -310,8 +310,10 @@ func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
 		streams[i].Handler = func(_ any, stream grpc.ServerStream) error {
 			return count.count(func() error {
 				if m.ClientStreams {
+					counted := &countedStream{ServerStream: stream, s: s}
+					defer counted.release()
 					return s.answer(stream, nil, func(now *store, _ *received) error {
-						return m.Handler(now, stream)
+						return m.Handler(now, counted)
 					})
 				}
 				return s.answer(stream, &m.StreamName, func(now *store, r *received) error {
@@ -406,8 +408,11 @@ func failure(err error) error {
 	switch contract.ClassOf(err) {
 	case contract.Full:
 		return rpctypes.ErrGRPCNoSpace
-	case contract.Data, contract.Invalid:
+	case contract.Data: // it names the key
 		return status.Error(codes.DataLoss, err.Error())
+	case contract.Invalid: // it may say where the database is, and who logs in there
+		return status.Error(codes.DataLoss,
+			"the database is not as this server needs it: the server's log says more")
 	case contract.Denied:
 		return status.Error(codes.Unavailable, "the database refuses this server")
 	}

@@ -43,17 +43,17 @@ func each(t *testing.T, test func(t *testing.T, c *clientv3.Client)) {
 }
 
 // serve starts a server, as one of several on the database, and returns a client of it.
-func serve(t *testing.T, d dbtest.DB) *clientv3.Client {
+func serve(t testing.TB, d dbtest.DB) *clientv3.Client {
 	t.Helper()
 	return serveBy(t, d, etcd.ServerConfig{})
 }
 
-func serveBy(t *testing.T, d dbtest.DB, cfg etcd.ServerConfig) *clientv3.Client {
+func serveBy(t testing.TB, d dbtest.DB, cfg etcd.ServerConfig) *clientv3.Client {
 	t.Helper()
 	return serveOpen(t, etcd.Opened(openStore(t, d)), cfg)
 }
 
-func openStore(t *testing.T, d dbtest.DB) *etcd.Store {
+func openStore(t testing.TB, d dbtest.DB) *etcd.Store {
 	t.Helper()
 	store, err := etcd.Open(t.Context(), etcd.Config{URL: d.URL,
 		Drivers: []etcd.Driver{d.Driver}, Migrate: true,
@@ -71,7 +71,7 @@ func openStore(t *testing.T, d dbtest.DB) *etcd.Store {
 }
 
 // serveOpen starts a server of what it is told to open, and returns a client of it.
-func serveOpen(t *testing.T, open etcd.Opener, cfg etcd.ServerConfig) *clientv3.Client {
+func serveOpen(t testing.TB, open etcd.Opener, cfg etcd.ServerConfig) *clientv3.Client {
 	t.Helper()
 	return serveServer(t, etcd.New(open, cfg))
 }

@@ -168,6 +168,8 @@ func Statements(store int, keys int64) []Statement {
 		{"leases", selectLeases, []any{many, 500}, 500},
 		{"lapsing", selectLapsing, []any{500}, 500},
 		{"attached", selectAttached, []any{-7, []byte("/registry/"), 50}, 50},
+		{"attached to several", fmt.Sprintf(selectAttachedTo, "-7,-8", 50), nil, 50},
+		{"count leases", countLeases, nil, int(keys)},
 		{"held", fmt.Sprintf(selectHeld, list), nil, many},
 		{"compared", compared(contract.Comparison{Start: "/registry/", End: "/registry/00001000",
 			Property: contract.CompareRevision, Operator: contract.Greater}), nil, 1001},

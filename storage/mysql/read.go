@@ -62,20 +62,28 @@ func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cu
 // errEnough ends a read whose rest is not wanted.
 var errEnough = errors.New("enough was read")
 
-// arguments converts the arguments of a read to those of a statement. A list becomes a part of the
-// text, at %s.
+// arguments converts the arguments of a read to those of a statement. If there is a list, it
+// becomes a part of the text, at %s, and so do the others.
 func arguments(text string, args []any) (string, []any) {
+	lists := false
 	for i, a := range args {
+		list := true
 		switch a := a.(type) {
-		case contract.Key:
-			args[i] = []byte(a)
 		case []contract.Key:
-			return fmt.Sprintf(text, keyList(a)), nil
+			args[i] = keyList(a)
 		case []contract.Revision:
-			return fmt.Sprintf(text, revisionList(a)), nil
+			args[i] = revisionList(a)
 		case []contract.Lease:
-			return fmt.Sprintf(text, revisionList(a)), nil
+			args[i] = revisionList(a)
+		case contract.Key:
+			args[i], list = []byte(a), false
+		default:
+			list = false
 		}
+		lists = lists || list
+	}
+	if lists {
+		return fmt.Sprintf(text, args...), nil
 	}
 	return text, args
 }

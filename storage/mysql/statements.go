@@ -45,12 +45,15 @@ func readsOf(store string) sqlkit.Statements {
 		Leases:    ofStore(selectLeases, store),
 		Lapsing:   ofStore(selectLapsing, store),
 		Attached:  ofStore(selectAttached, store),
-		FirstAt:   ofStore(selectFirstAt, store),
-		Sweep:     ofStore(selectSweep, store),
-		Size:      ofStore(selectSize, store),
-		Usage:     ofStore(selectUsage, store),
-		Growth:    ofStore(selectGrowth, store),
-		Quota:     ofStore(selectQuota, store),
+
+		AttachedTo: ofStore(selectAttachedTo, store), CountLeases: ofStore(countLeases, store),
+
+		FirstAt: ofStore(selectFirstAt, store),
+		Sweep:   ofStore(selectSweep, store),
+		Size:    ofStore(selectSize, store),
+		Usage:   ofStore(selectUsage, store),
+		Growth:  ofStore(selectGrowth, store),
+		Quota:   ofStore(selectQuota, store),
 
 		Everywhere: ofStore(selectEverywhere, store),
 	}
@@ -245,6 +248,21 @@ var selectAttached = stateAndRows(2, `
  WHERE l.store = $store AND l.expiry = ? AND l.key >= ?
  ORDER BY l.key
  LIMIT ?`)
+
+// selectAttachedTo reads the keys of leases: ranges of the index on expiry.
+var selectAttachedTo = stateAndRows(3, `
+        l.key, l.revision, l.expiry
+ FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry)
+ WHERE l.store = $store AND l.expiry IN (%s)
+ LIMIT %d`)
+
+// countLeases walks the leases of the store.
+const countLeases = `
+SELECT ` + state + `,
+       z.leases
+FROM ` + storeAndHead + `
+JOIN (SELECT COUNT(*) AS leases FROM rowkeeper_lease e WHERE e.store = $store) z
+WHERE s.id = $store`
 
 // selectFirstAt reads the first log row at or after a revision: primary key range.
 var selectFirstAt = stateAndRows(2, `

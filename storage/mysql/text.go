@@ -64,10 +64,11 @@ func (t *text) int(n int64) {
 // binary writes bytes as a literal of type binary string.
 //
 // Text in ASCII stays readable: only the quote and the backslash have a meaning in a quoted
-// literal, and both are written after a backslash, which the session's sql_mode (no
-// NO_BACKSLASH_ESCAPES) and character set make safe. It is half as long as hexadecimal digits. All
-// else is written in those: bytes that are no text of the connection's character set would break
-// the lists of running statements that administrators read.
+// literal, and both are written twice. The session's sql_mode (no NO_BACKSLASH_ESCAPES) makes one
+// backslash of two. If a proxy has lost it, there are two, and the literal ends where it should all
+// the same. It is half as long as hexadecimal digits. All else is written in those: bytes that are
+// no text of the connection's character set would break the lists of running statements that
+// administrators read.
 func (t *text) binary(data []byte) {
 	if !isASCII(data) {
 		t.hex(data)
@@ -84,7 +85,7 @@ func (t *text) binary(data []byte) {
 			break
 		}
 		t.Write(data[begin:next])
-		t.WriteByte('\\')
+		t.WriteByte(data[next])
 		t.WriteByte(data[next])
 		begin = next + 1
 		if next == quote {

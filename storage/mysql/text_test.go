@@ -59,6 +59,11 @@ func FuzzLiteral(f *testing.F) {
 			t.Fatalf("%q is written as %s, which reads as %q followed by %q", data, literal,
 				value, rest)
 		}
+		// A session that takes a backslash for itself reads another value, and not another end.
+		if i := strings.Index(strings.ReplaceAll(literal[strings.Index(literal, "'")+1:], "''", "  "),
+			"'"); i != len(literal)-strings.Index(literal, "'")-2 {
+			t.Fatalf("%q is written as %s, which ends early without escapes", data, literal)
+		}
 		if len(literal) > mysql.MaxLiteral(len(data)) {
 			t.Fatalf("%d bytes are written as %d", len(data), len(literal))
 		}

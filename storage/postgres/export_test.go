@@ -25,6 +25,7 @@ func Statements() []Statement {
 		{"count_up_to", sqlCountUpTo, false}, {"expired", sqlExpired, false},
 		{"first_at", sqlFirstAt, false}, {"leases", sqlLeases, false},
 		{"lapsing", sqlLapsing, false}, {"attached", sqlAttached, false},
+		{"attached_to", sqlAttachedTo, false}, {"count_leases", sqlCountLeases, false},
 		{"some_leases", sqlSomeLeases, true}, {"put_leases", sqlPutLeases, true},
 		{"drop_leases", sqlDropLeases, true}, {"all_leases", sqlAllLeases, true}, {"sweepable", sqlSweepRows, false},
 		{"find_group", sqlFindGroup, true}, {"abort", sqlAbort, true},

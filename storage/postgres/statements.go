@@ -77,12 +77,14 @@ var reads = sqlkit.Statements{
 	Leases:    sqlLeases,
 	Lapsing:   sqlLapsing,
 	Attached:  sqlAttached,
-	FirstAt:   sqlFirstAt,
-	Sweep:     sqlSweepRows,
-	Size:      sqlSize,
-	Usage:     sqlUsage,
-	Growth:    sqlGrowth,
-	Quota:     sqlQuota,
+
+	AttachedTo: sqlAttachedTo, CountLeases: sqlCountLeases,
+	FirstAt: sqlFirstAt,
+	Sweep:   sqlSweepRows,
+	Size:    sqlSize,
+	Usage:   sqlUsage,
+	Growth:  sqlGrowth,
+	Quota:   sqlQuota,
 
 	Everywhere: sqlEverywhere,
 }
@@ -298,6 +300,28 @@ SELECT NULL, NULL, r.* FROM (
     FROM (SELECT key, revision FROM rowkeeper_live WHERE store = $store::integer AND expiry = $1::bigint OFFSET 0) attached
     WHERE key >= $2::bytea ORDER BY key LIMIT $3::bigint
 ) r`)
+
+// sqlAttachedTo reads the keys of leases by the partial index on expiry.
+//
+// $1 expiries, $2 limit.
+var sqlAttachedTo = ofStore(`WITH` + state + `
+SELECT header.*, NULL, NULL, NULL FROM header
+UNION ALL
+SELECT NULL, NULL, r.* FROM (
+    SELECT l.key, l.revision, l.expiry
+    FROM unnest($1::bigint[]) AS asked (expiry)
+    CROSS JOIN LATERAL (
+        SELECT key, revision, expiry FROM rowkeeper_live WHERE store = $store::integer AND expiry = asked.expiry OFFSET 0
+    ) l
+    LIMIT $2::bigint
+) r`)
+
+// sqlCountLeases walks the leases of the store by the primary key.
+var sqlCountLeases = ofStore(`WITH` + state + `
+SELECT header.*, n.leases
+FROM header CROSS JOIN (
+    SELECT count(*) AS leases FROM (SELECT id FROM rowkeeper_lease WHERE store = $store::integer ORDER BY id OFFSET 0) l
+) n`)
 
 // sqlFirstAt reads one row by the primary key.
 //

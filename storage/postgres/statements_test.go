@@ -168,6 +168,8 @@ var arguments = func() map[string]struct {
 		"leases":                 {`50000, 500`, 502},
 		"lapsing":                {`500`, 502},
 		"attached":               {`-7, 'k/', 50`, 502},
+		"attached_to":            {`ARRAY[-7, -8], 50`, 52},
+		"count_leases":           {``, 100_003},
 		"some_leases":            {revisions, 500},
 		"put_leases":             {`ARRAY[7, 2000000], ARRAY[60, 60], ARRAY[9, 9]`, 0},
 		"drop_leases":            {revisions, 1000},

@@ -2,12 +2,17 @@ package sqlite
 
 import (
 	"context"
+	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// Changed implements [mvcc.Poller]. It asks a connection that never writes, so that writes of this
-// process's other connection count, too: to be told of them costs the tailer a read and no more.
+// Now implements [contract.Poller].
+func (b *backend) Now() time.Time { return b.now() }
+
+// Changed implements [contract.Poller]. It asks a connection that never writes, so that writes of
+// this process's other connection count, too: to be told of them costs the tailer a read and no
+// more.
 func (b *backend) Changed(ctx context.Context) (changed bool, err error) {
 	if b.cfg.memory() {
 		return false, nil

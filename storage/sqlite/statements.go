@@ -27,12 +27,14 @@ var reads = sqlkit.Statements{
 	Leases:    selectLeases,
 	Lapsing:   selectLapsing,
 	Attached:  selectAttached,
-	FirstAt:   selectFirstAt,
-	Sweep:     selectSweep,
-	Size:      selectSize,
-	Usage:     selectUsage,
-	Growth:    selectGrowth,
-	Quota:     selectQuota,
+
+	AttachedTo: selectAttachedTo, CountLeases: countLeases,
+	FirstAt: selectFirstAt,
+	Sweep:   selectSweep,
+	Size:    selectSize,
+	Usage:   selectUsage,
+	Growth:  selectGrowth,
+	Quota:   selectQuota,
 }
 
 // inTransaction are the statements of what is done under the commit lock, and in a snapshot.
@@ -175,6 +177,17 @@ SELECT id, ttl, expiry FROM rowkeeper_lease ORDER BY expiry LIMIT ?1`
 // key.
 const selectAttached = `
 SELECT key, revision FROM rowkeeper_live WHERE expiry = ?1 AND key >= ?2 ORDER BY key LIMIT ?3`
+
+// selectAttachedTo finds the keys of each lease in an array in the index of expiries.
+const selectAttachedTo = `
+SELECT key, revision, expiry FROM rowkeeper_live WHERE expiry IN (SELECT value FROM json_each(?1)) LIMIT ?2`
+
+// countLeases walks the index of the leases' expiries, the smallest one there is.
+const countLeases = `
+SELECT ` + state + `, n.leases
+FROM ` + storeAndHead + `
+CROSS JOIN (SELECT count(*) AS leases FROM rowkeeper_lease) n
+WHERE ` + theStore
 
 // selectLease and insertLease find a lease by its primary key, and so do selectSomeLeases and
 // deleteLeases each of those in an array.

@@ -46,6 +46,10 @@ var plans = map[string]struct{ text, plan string }{
 	"selectLapsing": {selectLapsing, "SCAN rowkeeper_lease USING INDEX rowkeeper_lease_expiry; "},
 	"selectAttached": {selectAttached,
 		"SEARCH rowkeeper_live USING INDEX rowkeeper_live_expiry (expiry=? AND key>?); "},
+	// They scan the parameter, and the leases of the store.
+	"selectAttachedTo": {selectAttachedTo, "SEARCH rowkeeper_live USING INDEX rowkeeper_live_expiry (expiry=?); " +
+		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
+	"countLeases":  {countLeases, "MATERIALIZE n; SCAN rowkeeper_lease USING COVERING INDEX rowkeeper_lease_expiry; " + headPlan + "SCAN n; "},
 	"selectLease":  {selectLease, "SEARCH rowkeeper_lease USING INTEGER PRIMARY KEY (rowid=?); "},
 	"insertLease":  {insertLease, ""},
 	"insertMarker": {insertMarker, ""},

@@ -99,7 +99,9 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"Where clients connect: https://host:port, http://host:port, unix:///path or "+
 			"unixs:///path. /health, /readyz, /version and /metrics are served there, too.")
 	fs.StringSliceVar(&c.advertised, "advertise-client-urls", nil,
-		"The client URLs that the list of members names. Default: those of --listen-client-urls.")
+		"The client URLs that the list of members names: with several front ends, those of all. "+
+			"Default: those of --listen-client-urls, with the name of this machine in place of "+
+			"an address like 0.0.0.0.")
 	fs.StringSliceVar(&c.metricsURLs, "listen-metrics-urls", nil,
 		"Where /health, /readyz, /version and /metrics are served besides, without client "+
 			"certificates.")
@@ -306,16 +308,35 @@ func (p *storePlan) findStores() {
 func (p *storePlan) findDoors() {
 	for _, u := range p.clientURLs {
 		p.doors = append(p.doors, &door{url: u, store: p.stores[0], names: p.byHost})
-		p.stores[0].urls = append(p.stores[0].urls, u)
+		p.stores[0].urls = append(p.stores[0].urls, reachable(u))
 	}
 	if len(p.advertised) > 0 {
 		p.stores[0].urls = p.advertised
 	}
 	p.eachOf("listen-store", p.listenStores, func(s *etcdStore, u string) error {
 		p.doors = append(p.doors, &door{url: u, store: s})
-		s.urls = append(s.urls, u)
+		s.urls = append(s.urls, reachable(u))
 		return nil
 	})
+}
+
+// reachable is a URL to listen on as clients of other machines can use it: an address that stands
+// for all of this machine's would lead each client to its own.
+func reachable(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return text
+	}
+	ip := net.ParseIP(u.Hostname())
+	if u.Hostname() != "" && (ip == nil || !ip.IsUnspecified()) || u.Port() == "" {
+		return text
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return text
+	}
+	u.Host = net.JoinHostPort(name, u.Port())
+	return u.String()
 }
 
 // addServerName gives a store a server name.
@@ -728,6 +749,7 @@ func (c *etcdCommand) listen(text string, own *tlsFiles,
 		return nil, fmt.Errorf("cannot listen on %s: %w", text, err)
 	}
 	if e.network == "unix" {
+		// Until then the mode is the umask's, which belongs to the whole process.
 		err = os.Chmod(e.address, 0o600)
 	}
 	if err == nil && e.tls {

@@ -16,6 +16,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/rowkeeper/rowkeeper/pkg/options"
 )
 
 // TestEtcd: one port serves etcd's API and what is asked for by HTTP, with and without TLS, and a
@@ -142,6 +144,31 @@ func TestShares(t *testing.T) {
 }
 
 // TestEtcdFlags: what would be unsafe or means nothing is refused before the database is opened.
+// TestReachableURLs: the list of members names no address that each machine takes for its own.
+func TestReachableURLs(t *testing.T) {
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for listens, want := range map[string]string{
+		"http://127.0.0.1:2379":   "http://127.0.0.1:2379",
+		"https://db.example:2379": "https://db.example:2379",
+		"https://[fd00::1]:2379":  "https://[fd00::1]:2379",
+		"unix:///run/etcd.sock":   "unix:///run/etcd.sock",
+		"https://0.0.0.0:2379":    "https://" + net.JoinHostPort(name, "2379"),
+		"https://[::]:2379":       "https://" + net.JoinHostPort(name, "2379"),
+		"https://:2379":           "https://" + net.JoinHostPort(name, "2379"),
+	} {
+		plan := &storePlan{etcdCommand: &etcdCommand{clientURLs: []string{listens},
+			storage: &options.StorageOptions{Store: "default"}}, byHost: map[string]*etcdStore{}}
+		plan.findStores()
+		plan.findDoors()
+		if got := plan.stores[0].urls; len(got) != 1 || got[0] != want {
+			t.Errorf("what listens on %s is %s, want %s", listens, got, want)
+		}
+	}
+}
+
 func TestEtcdFlags(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--listen-client-urls=http://0.0.0.0:2379":                       "without TLS",

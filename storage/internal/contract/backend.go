@@ -450,6 +450,13 @@ type Backend interface {
 	// most limit (> 0).
 	Attached(ctx context.Context, l Lease, from Key, limit int) ([]Expired, State, error)
 
+	// AttachedTo returns live keys that are attached to any of some leases (> 0), in no particular
+	// order, at most limit (> 0).
+	AttachedTo(ctx context.Context, leases []Lease, limit int) ([]Expired, State, error)
+
+	// CountLeases counts the leases, in time that grows with their number.
+	CountLeases(ctx context.Context) (int64, State, error)
+
 	// FirstAt returns the first log row at or after the revision, for its time (Revision and Time
 	// are set), or nil.
 	FirstAt(ctx context.Context, revision Revision) (*Row, error)
@@ -592,6 +599,8 @@ type Poller interface {
 	// Changed returns false if no other process has committed since the last call. Only the tailer
 	// calls it.
 	Changed(ctx context.Context) (bool, error)
+	// Now is the database's clock, which the process has itself.
+	Now() time.Time
 }
 
 // Shared is a Backend that shares connections to a server with those of other stores, so that one

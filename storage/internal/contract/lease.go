@@ -18,6 +18,27 @@ import (
 //
 // Any process goes on with what another one has left. A row that is marked as ended is looked for
 // like one that has lapsed.
+//
+// Leases outlive an outage. While the database is away, or no process runs, nobody can renew a
+// lease, and its holder may well be alive. So a process ends a lease only if it has itself served
+// the store, without a gap, for as long as the lease was granted for; see [Served]. Whoever has
+// held the lease could have renewed it in all that time, by that process. After an outage every
+// lease has its whole time again, as etcd gives it to leases when a new leader begins.
+//
+// Nothing of that is written, and processes need not agree on it:
+//
+//   - A process that has served for long ends at once what has lapsed, also beside one that has
+//     begun a moment ago. So leases do not last longer because one of several processes is
+//     restarted, again and again.
+//   - A process that has begun a moment ago renews a lease that has lapsed, unless another one has
+//     ended it. Both are decided under the commit lock. So no lease ends that was renewed, and none
+//     is renewed that has ended.
+//   - All times are those of the database's clock, which a process learns with each answer. A
+//     process's own clock tells no more than how long it has waited. If the database's clock jumps,
+//     that is a gap, and leases get their time again.
+//
+// The price: a lease whose holder is gone lasts up to its time longer after an outage; and if all
+// processes are restarted more often than a lease's time, it lasts until that ends.
 
 // LeaseRow is a lease as the database holds it.
 type LeaseRow struct {
@@ -34,6 +55,16 @@ func (r *LeaseRow) Left(now time.Time) time.Duration {
 	return time.Duration(r.Expiry-now.UnixMicro()) * time.Microsecond
 }
 
+// LapsesIn is Left in a process that has served the store since a time: there, a lease has as long
+// as it was granted for, from that time on. It is not positive if the lease has lapsed or ended.
+func (r *LeaseRow) LapsesIn(now, since time.Time) time.Duration {
+	left := r.Left(now)
+	if r.Expiry == 0 {
+		return left
+	}
+	return max(left, time.Duration(r.TTL)*time.Second-now.Sub(since))
+}
+
 // Renew makes the lease last from now on as long as it was granted for.
 func (r *LeaseRow) Renew(now time.Time) { r.Expiry = now.UnixMicro() + r.TTL*1_000_000 }
 
@@ -47,28 +78,58 @@ var (
 	ErrLeaseExists = errors.New("there is a lease with this ID")
 )
 
-// GrantLease stores a lease, unless there is one with its ID. It returns the state before it.
-func GrantLease(ctx context.Context, b Backend, r *LeaseRow) (granted bool, st State, err error) {
+// GrantLeases stores leases, but for those whose ID another one has. It tells which of them it has
+// stored, and returns the state before it.
+func GrantLeases(ctx context.Context, b Backend,
+	asked []*LeaseRow) (granted []bool, st State, err error) {
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
 		st = tx.State()
-		found, err := tx.Leases([]Lease{r.Lease})
-		if granted = len(found) == 0; err != nil || !granted {
+		ids := make([]Lease, len(asked))
+		for i, r := range asked {
+			ids[i] = r.Lease
+		}
+		found, err := tx.Leases(ids)
+		if err != nil {
 			return err
 		}
-		r.Renew(st.Now)
-		return tx.PutLeases([]LeaseRow{*r})
+		var rows []LeaseRow
+		if granted, rows = grants(asked, found, st.Now); len(rows) == 0 {
+			return nil
+		}
+		return tx.PutLeases(rows)
 	})
 	return granted, st, err
 }
 
+// grants decides which leases are granted where some are found to be there: of those with one ID
+// the first, and none if there is one. All of them wait at the same time, so any order would do.
+func grants(asked []*LeaseRow, found []LeaseRow, now time.Time) (granted []bool, rows []LeaseRow) {
+	taken := make(map[Lease]bool, len(asked)+len(found))
+	for _, r := range found {
+		taken[r.Lease] = true
+	}
+	granted = make([]bool, len(asked))
+	for i, r := range asked {
+		if granted[i] = !taken[r.Lease]; granted[i] {
+			taken[r.Lease] = true
+			r.Renew(now)
+			rows = append(rows, *r)
+		}
+	}
+	return granted, rows
+}
+
 // RenewLeases renews the leases that have not lapsed, and returns them, and the state before it.
-func RenewLeases(ctx context.Context, b Backend,
-	leases []Lease) (renewed []LeaseRow, st State, err error) {
+func RenewLeases(ctx context.Context, b Backend, leases []Lease,
+	served *Served) (renewed []LeaseRow, st State, err error) {
+	began := time.Now()
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
+		served.waited(time.Since(began))
 		st, renewed = tx.State(), nil
+		since := served.Answered(st.Now)
 		found, err := tx.Leases(leases)
 		for _, r := range found {
-			if r.Left(st.Now) > 0 {
+			if r.LapsesIn(st.Now, since) > 0 {
 				r.Renew(st.Now)
 				renewed = append(renewed, r)
 			}
@@ -81,42 +142,57 @@ func RenewLeases(ctx context.Context, b Backend,
 	return renewed, st, err
 }
 
+// Ended are the leases that have ended: now, by the caller, or before.
+type Ended struct{ Now, Before []Lease }
+
 // EndLeases marks the leases that have lapsed as ended, or all leases if they are revoked. It
-// returns the leases that have ended now or before, and the state before it.
-func EndLeases(ctx context.Context, b Backend, leases []Lease,
-	revoked bool) (ended []Lease, st State, err error) {
+// returns those that have ended, and the state before it.
+func EndLeases(ctx context.Context, b Backend, leases []Lease, revoked bool,
+	served *Served) (ended Ended, st State, err error) {
+	began := time.Now()
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
-		st, ended = tx.State(), nil
+		served.waited(time.Since(began))
+		st, ended = tx.State(), Ended{}
+		since := served.Answered(st.Now)
 		found, err := tx.Leases(leases)
-		var now []LeaseRow
+		var rows []LeaseRow
 		for _, r := range found {
-			if !revoked && r.Left(st.Now) > 0 {
-				continue
-			}
-			ended = append(ended, r.Lease)
-			if r.Expiry != 0 {
+			switch {
+			case r.Expiry == 0:
+				ended.Before = append(ended.Before, r.Lease)
+			case revoked || r.LapsesIn(st.Now, since) <= 0:
+				ended.Now = append(ended.Now, r.Lease)
 				r.Expiry = 0
-				now = append(now, r)
+				rows = append(rows, r)
 			}
 		}
-		if err != nil || len(now) == 0 {
+		if err != nil || len(rows) == 0 {
 			return err
 		}
-		return tx.PutLeases(now)
+		return tx.PutLeases(rows)
 	})
 	return ended, st, err
 }
 
-// ForgetLease removes a lease that ended in the epoch, and that no key is attached to. In another
-// epoch an import may have stored a lease with the same ID, and keys of it.
-func ForgetLease(ctx context.Context, b Backend, l Lease, epoch Epoch) error {
+// ForgetLeases removes those of the leases that have ended. They ended in the epoch, and no key is
+// attached to them. In another epoch an import may have stored leases with the same IDs, and keys
+// of them.
+func ForgetLeases(ctx context.Context, b Backend, leases []Lease, epoch Epoch) error {
 	return repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
-		found, err := tx.Leases([]Lease{l})
-		if err != nil || len(found) == 0 || found[0].Expiry != 0 ||
-			tx.State().Head.Epoch != epoch {
+		if tx.State().Head.Epoch != epoch {
+			return nil
+		}
+		found, err := tx.Leases(leases)
+		var ended []Lease
+		for _, r := range found {
+			if r.Expiry == 0 {
+				ended = append(ended, r.Lease)
+			}
+		}
+		if err != nil || len(ended) == 0 {
 			return err
 		}
-		return tx.DropLeases([]Lease{l})
+		return tx.DropLeases(ended)
 	})
 }
 

@@ -9,6 +9,15 @@ import (
 // is compacted early, so that what was replaced needs no more bytes than what there is may need.
 type Quota Usage
 
+// leaseBytes is about what a lease needs.
+const leaseBytes = 64
+
+// With returns the usage of a store with so many leases, each of which counts as an object. Without
+// that, a store with a quota could be filled with leases.
+func (u Usage) With(leases int64) Usage {
+	return Usage{Objects: u.Objects + leases, Bytes: u.Bytes + leases*leaseBytes}
+}
+
 // Excess says which bounds of a quota a store has reached.
 type Excess struct {
 	// Objects: as many objects exist as may. Bytes: they are as large as they may be. At least one
@@ -29,9 +38,9 @@ func ExcessOf(q Quota, u Usage) *Excess {
 	return &e
 }
 
-// Refuses decides whether a write is refused: one that creates a key, or replaces a value by a
-// longer one. Everything else makes room, or keeps what there is. It returns an error of class
-// [Full] that wraps a *[QuotaError].
+// Refuses decides whether a write is refused: one that creates a key or a lease, or replaces a
+// value by a longer one. Everything else makes room, or keeps what there is. It returns an error of
+// class [Full] that wraps a *[QuotaError].
 func (e *Excess) Refuses(creates bool, growth int) error {
 	switch {
 	case e.Objects && creates:

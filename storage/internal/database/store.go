@@ -73,6 +73,8 @@ type Config struct {
 	// scheduler and polls belong to the stores that are opened together.
 	scheduler *mvcc.Scheduler
 	polls     *mvcc.Polls
+	// served is that of a store of a [StorePool].
+	served *contract.Served
 }
 
 // Store is an open store of a database: its one committer, and the one reader of its history. The
@@ -187,6 +189,8 @@ func (c Config) open(ctx context.Context, db contract.Database) (*Store, error) 
 		Timeout:    c.Timeout,
 		Scheduler:  c.scheduler,
 		Polls:      c.polls,
+		Served:     c.served,
+		Reopened:   c.served != nil,
 		CacheBytes: c.CacheBytes,
 		Ring:       mvcc.RingLimits{Bytes: c.EventBytes},
 		QueueBytes: c.EventBytes,
@@ -256,8 +260,8 @@ func Stores(ctx context.Context, c Config) ([]string, error) {
 	return driver.Stores(ctx, c.URL, c.driverOptions())
 }
 
-// MeasureStore counts and measures the objects of the store that Config.Store names, in time that
-// grows with their number, and reads its quota.
+// MeasureStore counts and measures the objects and leases of the store that Config.Store names, in
+// time that grows with their number, and reads its quota.
 func MeasureStore(ctx context.Context, c Config) (usage contract.Usage, quota contract.Quota, err error) {
 	err = c.withBackend(ctx, func(b contract.Backend) error {
 		var st contract.State
@@ -267,6 +271,11 @@ func MeasureStore(ctx context.Context, c Config) (usage contract.Usage, quota co
 		if err == nil {
 			usage, _, err = b.Usage(ctx)
 		}
+		var leases int64
+		if err == nil {
+			leases, _, err = b.CountLeases(ctx)
+		}
+		usage = usage.With(leases)
 		return err
 	})
 	return usage, quota, err

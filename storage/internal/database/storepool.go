@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 const (
@@ -44,7 +45,9 @@ type StorePool struct {
 	mu     sync.Mutex
 	stores map[string]*pooledStore
 	// due has the closed stores in which there will be something to do.
-	due    map[string]timer
+	due map[string]timer
+	// served has the stores that were ever open: leases outlive that.
+	served map[string]*contract.Served
 	closed bool
 
 	close sync.Once
@@ -80,7 +83,7 @@ func OpenStores(ctx context.Context, c Config) (*StorePool, error) {
 	}
 	p := &StorePool{config: c, db: db, stores: map[string]*pooledStore{},
 		after: func(d time.Duration, f func()) timer { return time.AfterFunc(d, f) },
-		due:   map[string]timer{}, slots: make(chan struct{}, opening)}
+		due:   map[string]timer{}, served: map[string]*contract.Served{}, slots: make(chan struct{}, opening)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -168,6 +171,11 @@ func (p *StorePool) open(name string, s *pooledStore) {
 	defer close(s.settled)
 	c := p.config
 	c.Store = name
+	p.mu.Lock()
+	if c.served = p.served[name]; c.served == nil {
+		c.served = mvcc.Config{}.NewServed()
+	}
+	p.mu.Unlock()
 	s.err = errPoolClosed
 	select {
 	case p.slots <- struct{}{}:
@@ -180,11 +188,14 @@ func (p *StorePool) open(name string, s *pooledStore) {
 		leave()
 	case <-p.ctx.Done():
 	}
-	if s.err != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.stores, name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.err == nil {
+		p.served[name] = c.served
+		return
 	}
+	c.served.Lost()
+	delete(p.stores, name)
 }
 
 // expire closes a store that nobody uses.
@@ -252,6 +263,9 @@ func (p *StorePool) shut(name string, s *pooledStore) {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		if s.err == nil {
+			p.served[name].Rests()
+		}
 		if p.stores[name] == s {
 			delete(p.stores, name)
 			p.wakeIn(name, next)

@@ -222,6 +222,39 @@ func TestStorePoolRests(t *testing.T) {
 	})
 }
 
+// TestStorePoolLeases: a lease lapses in a closed store, too. That nobody had the store open is no
+// outage: whoever had asked for it would have got it.
+func TestStorePoolLeases(t *testing.T) {
+	d := dbtest.Open(t, dbtest.SQLite)
+	created, clock := openPool(t, d, "team-a")
+	if err := created.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p := openAt(t, Config{URL: d.URL, Drivers: []contract.Driver{d.Driver}, Clock: clock.Now}, clock)
+	store, release, err := p.Use(t.Context(), "team-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := store.mvcc.GrantLease(t.Context(), 7, 9*60); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.mvcc.Commit(t.Context(), contract.Mutation{Key: "/k", Lease: 7}); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	p.closes(t, clock)
+	p.sleeps(t, clock, 7*time.Minute)
+	p.wakes(t, clock, 2*time.Minute)
+	p.closes(t, clock)
+	b := aDatabase{t, p.config}.backend("team-a")
+	row, _, err := b.Get(t.Context(), "/k")
+	n, _, countErr := b.CountLeases(t.Context())
+	if err := errors.Join(err, countErr); err != nil || row != nil || n != 0 {
+		t.Errorf("the key is %+v, and there are %d leases, %v", row, n, err)
+	}
+	p.sleeps(t, clock, 24*time.Hour)
+}
+
 // closes lets the time pass after which an unused store is closed.
 func (p *StorePool) closes(t *testing.T, clock *clocktesting.FakeClock) {
 	t.Helper()

@@ -108,9 +108,18 @@ func (s *Store) enqueue(ctx context.Context, m contract.Mutation) (*write, error
 // commitLoop is the committer: one group at a time. While one commits, the next one gathers.
 func (s *Store) commitLoop() {
 	took := time.Duration(0)
+	var group []*write
+	defer func() { // there are some only after a panic
+		for _, w := range group {
+			select {
+			case <-w.done:
+			default:
+				w.answer(contract.Outcome{}, contract.ErrUnknownOutcome)
+			}
+		}
+	}()
 	for {
-		group := s.queue.take(patience(took))
-		if group == nil {
+		if group = s.queue.take(patience(took)); group == nil {
 			return
 		}
 		if s.commitCtx.Err() != nil {
@@ -286,6 +295,7 @@ const answersAtOnce = 8
 
 // finish hands the group's events to the hub, then answers the writers.
 func (s *Store) finish(res *contract.GroupResult, writes []*write) {
+	s.served.Answered(res.Time)
 	events := make([]*Event, 0, len(writes))
 	var soonest time.Duration
 	for i, w := range writes {

@@ -4,34 +4,60 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // GrantLease grants a lease for a time in seconds, with an ID, or one that it chooses if that is 0.
-// It returns the head, too.
+// It returns the head, too. Grants that wait at the same time are one transaction. One whose caller
+// gives up may still be granted, and lapses then.
 func (s *Store) GrantLease(ctx context.Context, l contract.Lease, ttl int64) (contract.LeaseRow, contract.Revision, error) {
-	row := contract.LeaseRow{Lease: l, TTL: ttl}
+	asked := &contract.LeaseRow{Lease: l, TTL: ttl}
 	if l == 0 {
-		row.Lease = contract.Lease(1 + rand.Int64N(1<<63-1))
+		asked.Lease = contract.Lease(1 + rand.Int64N(1<<63-1))
 	}
-	granted, tries := false, 0
-	st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+	if err := s.checkLeaseQuota(); err != nil {
+		return contract.LeaseRow{}, 0, err
+	}
+	q, err := s.grants.ask(ctx, asked)
+	if err != nil {
+		return contract.LeaseRow{}, 0, err
+	}
+	switch a := q.found[asked]; {
+	case a.granted || l == 0:
+		return *asked, q.head, nil
+	case a.again:
+		return contract.LeaseRow{}, 0, contract.ErrUnknownOutcome // it may be that of an earlier try
+	}
+	return contract.LeaseRow{}, 0, contract.ErrLeaseExists
+}
+
+// granted says whether a lease was granted, and whether that was tried more than once.
+type granted struct{ granted, again bool }
+
+// queryGrants is the query of coalesced grants.
+func (s *Store) queryGrants(asked []*contract.LeaseRow) (map[*contract.LeaseRow]granted,
+	contract.Revision, error) {
+	var of []bool
+	tries := 0
+	st, err := s.read(s.ctx, func(ctx context.Context) (st contract.State, err error) {
 		tries++
-		granted, st, err = contract.GrantLease(ctx, s.b, &row)
+		of, st, err = contract.GrantLeases(ctx, s.b, asked)
 		return st, err
 	})
-	switch {
-	case err != nil:
-		return row, 0, err
-	case !granted && tries > 1 && l != 0:
-		return row, 0, contract.ErrUnknownOutcome // it may be that of an earlier try
-	case !granted && l != 0:
-		return row, 0, contract.ErrLeaseExists
+	if err != nil {
+		return nil, 0, s.unlessClosed(err)
 	}
-	s.reapIn(row.Left(st.Now))
-	return row, st.Head.Revision, nil
+	found, soonest := make(map[*contract.LeaseRow]granted, len(asked)), contract.Never
+	for i, r := range asked {
+		found[r] = granted{of[i], tries > 1}
+		soonest = min(soonest, r.Left(st.Now))
+	}
+	s.leasesMoved.Store(true)
+	s.reapIn(soonest)
+	return found, st.Head.Revision, nil
 }
 
 // RenewLease makes a lease last from now on as long as it was granted for. It returns the head,
@@ -52,27 +78,30 @@ func (s *Store) RenewLease(ctx context.Context, l contract.Lease) (contract.Leas
 func (s *Store) queryRenewals(leases []contract.Lease) (map[contract.Lease]contract.LeaseRow, contract.Revision, error) {
 	found := map[contract.Lease]contract.LeaseRow{}
 	st, err := s.read(s.ctx, func(ctx context.Context) (contract.State, error) {
-		renewed, st, err := contract.RenewLeases(ctx, s.b, leases)
+		renewed, st, err := contract.RenewLeases(ctx, s.b, leases, s.served)
 		for _, r := range renewed {
 			found[r.Lease] = r
 		}
 		return st, err
 	})
+	if err != nil && s.ctx.Err() == nil {
+		s.served.Lost()
+	}
 	return found, st.Head.Revision, s.unlessClosed(err)
 }
 
 // RevokeLease ends a lease and deletes its keys. After an error the lease may have ended, and its
 // keys are deleted in the background then. Without one, none of them is left.
 func (s *Store) RevokeLease(ctx context.Context, l contract.Lease) error {
-	var ended []contract.Lease
+	var ended contract.Ended
 	st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		ended, st, err = contract.EndLeases(ctx, s.b, []contract.Lease{l}, true)
+		ended, st, err = contract.EndLeases(ctx, s.b, []contract.Lease{l}, true, s.served)
 		return st, err
 	})
 	switch {
 	case err != nil:
 		return err
-	case len(ended) == 0:
+	case len(ended.Now)+len(ended.Before) == 0:
 		return contract.ErrNoLease
 	}
 	s.reapIn(0)
@@ -108,10 +137,12 @@ func (s *Store) LeaseOf(ctx context.Context, l contract.Lease) (row contract.Lea
 	if err != nil {
 		return row, 0, 0, err
 	}
-	if len(rows) == 0 || rows[0].Lease != l || rows[0].Left(st.Now) <= 0 {
-		return row, 0, st.Head.Revision, contract.ErrNoLease
+	if len(rows) > 0 && rows[0].Lease == l {
+		if left = rows[0].LapsesIn(st.Now, s.served.Answered(st.Now)); left > 0 {
+			return rows[0], left, st.Head.Revision, nil
+		}
 	}
-	return rows[0], rows[0].Left(st.Now), st.Head.Revision, nil
+	return row, 0, st.Head.Revision, contract.ErrNoLease
 }
 
 // EachLease calls each for the leases that have not lapsed, and returns the head.
@@ -121,8 +152,9 @@ func (s *Store) EachLease(ctx context.Context, each func(contract.Lease)) (contr
 		if err != nil {
 			return 0, err
 		}
+		since := s.served.Answered(st.Now)
 		for _, r := range rows {
-			if from = r.Lease + 1; r.Left(st.Now) > 0 {
+			if from = r.Lease + 1; r.LapsesIn(st.Now, since) > 0 {
 				each(r.Lease)
 			}
 		}
@@ -162,55 +194,179 @@ func (s *Store) EachAttached(ctx context.Context, l contract.Lease, each func(co
 	}
 }
 
+// leasesAtOnce is how many leases end together. MariaDB makes another plan for a longer list.
+const leasesAtOnce = 512
+
+// takeOver is how long the keys of a lease that another process has ended are left to that process.
+// So of several processes each deletes the keys of other leases, and one goes on if another one
+// was killed.
+const takeOver = 2 * time.Second
+
+// lapsing is what a look at the leases that lapse first has found.
+type lapsing struct {
+	// lapsed are to be ended, and ended have been, and their keys are to be deleted.
+	lapsed, ended []contract.Lease
+	// waiting says for others that have ended when this process sees to their keys.
+	waiting map[contract.Lease]time.Time
+	// passed are the leases whose time is over and that are left as they are, for now.
+	passed int
+	// next is how long it is until one of the others may be ended.
+	next time.Duration
+}
+
+// look decides what is done with the leases that lapse first. known are the waiting ones of the
+// last look.
+func look(rows []contract.LeaseRow, now, since time.Time, known map[contract.Lease]time.Time) lapsing {
+	l := lapsing{waiting: map[contract.Lease]time.Time{}, next: contract.Never}
+	for i := range rows {
+		r := &rows[i]
+		left := r.LapsesIn(now, since)
+		if r.Expiry == 0 {
+			at, waits := known[r.Lease]
+			if !waits {
+				at = now.Add(takeOver)
+			}
+			if left = at.Sub(now); left > 0 {
+				l.waiting[r.Lease] = at
+			}
+		}
+		switch {
+		case left > 0:
+			l.next = min(l.next, left)
+			if r.Left(now) <= 0 {
+				l.passed++
+			}
+		case len(l.lapsed)+len(l.ended) == leasesAtOnce:
+			l.next = 0
+		case r.Expiry == 0:
+			l.ended = append(l.ended, r.Lease)
+		default:
+			l.lapsed = append(l.lapsed, r.Lease)
+		}
+	}
+	return l
+}
+
 // reapLeases ends the leases that have lapsed, deletes their keys, and returns the time until it
 // should look again. reaping is held.
 func (s *Store) reapLeases(ctx context.Context) (time.Duration, error) {
 	for {
-		// Those that cannot be emptied stay the first ones: they must not hide the others.
-		limit := reapBatch + s.stuck
+		// Those that are passed over stay the first ones: they must not hide the others.
+		limit := leasesAtOnce + s.passed
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		rows, st, err := s.b.Lapsing(opCtx, limit)
 		cancel()
 		if err != nil {
 			return 0, err
 		}
-		var lapsed []contract.Lease
-		next := contract.Never
-		for _, r := range rows {
-			if left := r.Left(st.Now); left > 0 {
-				next = left
-				break
+		l := look(rows, st.Now, s.served.Answered(st.Now), s.ended)
+		before := s.passed
+		s.ended, s.passed = l.waiting, l.passed
+		ended := contract.Ended{Before: l.ended}
+		if len(l.lapsed) > 0 {
+			opCtx, cancel = context.WithTimeout(ctx, s.cfg.Timeout)
+			ended, st, err = contract.EndLeases(opCtx, s.b, l.lapsed, false, s.served)
+			cancel()
+			if err != nil {
+				if ctx.Err() == nil {
+					s.served.Lost()
+				}
+				return 0, err
 			}
-			lapsed = append(lapsed, r.Lease)
+			for _, id := range ended.Before { // by another process, a moment ago
+				s.ended[id] = st.Now.Add(takeOver)
+				s.passed++
+				l.next = min(l.next, takeOver)
+			}
+			if len(ended.Now)+len(ended.Before) < len(l.lapsed) {
+				l.next = 0 // some have got time, or were renewed a moment ago
+			}
+			ended.Before = l.ended
 		}
-		if len(lapsed) == 0 {
-			s.stuck = 0
-			return next, nil
-		}
-		opCtx, cancel = context.WithTimeout(ctx, s.cfg.Timeout)
-		ended, st, err := contract.EndLeases(opCtx, s.b, lapsed, false)
-		cancel()
+		left, err := s.empty(ctx, slices.Concat(ended.Now, ended.Before), st.Head.Epoch)
 		if err != nil {
 			return 0, err
 		}
-		stuck := 0
-		for _, l := range ended {
-			empty, err := s.detach(ctx, l, st.Head.Epoch)
-			if err != nil {
-				return 0, err
-			}
-			if !empty {
-				stuck++
-			}
+		for _, id := range left {
+			s.ended[id] = st.Now.Add(reapRetry)
+			s.passed++
+			l.next = min(l.next, reapRetry)
 		}
-		if s.stuck = stuck; stuck > 0 {
-			next = min(next, reapRetry)
-		}
-		if len(rows) < limit || stuck == len(ended) {
-			return next, nil
+		done := len(ended.Now) + len(ended.Before) - len(left)
+		if len(rows) < limit && l.next > 0 || done == 0 && s.passed <= before {
+			return max(l.next, 0), nil
 		}
 	}
 }
+
+// empty deletes the keys of leases that have ended in the epoch, and then the leases. It returns
+// those that it could not empty. reaping is held.
+func (s *Store) empty(ctx context.Context, leases []contract.Lease,
+	epoch contract.Epoch) (left []contract.Lease, err error) {
+	tried := map[contract.Key]contract.Revision{}
+	for len(leases) > 0 {
+		era := s.hub.presentEra()
+		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		keys, st, err := s.b.AttachedTo(opCtx, leases, reapBatch)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		if !st.Writable {
+			return nil, errReadOnlyKeys
+		}
+		if len(keys) == 0 {
+			break
+		}
+		// Where a key could not be deleted, its lease is emptied alone, past that key.
+		n, alone := 0, map[contract.Lease]bool{}
+		for _, k := range keys {
+			if tried[k.Key] == k.Revision {
+				alone[k.Lease] = true
+				continue
+			}
+			keys[n] = k
+			n++
+		}
+		if keys = keys[:n]; len(alone) > 0 {
+			leases = slices.DeleteFunc(leases, func(l contract.Lease) bool { return alone[l] })
+			for l := range alone {
+				empty, err := s.detach(ctx, l, epoch)
+				if err != nil {
+					return nil, err
+				}
+				if !empty {
+					left = append(left, l)
+				}
+			}
+			continue
+		}
+		for len(keys) > 0 {
+			n, some, err := s.reapSome(ctx, keys, era)
+			if err == nil {
+				err = some.failed
+			}
+			if err != nil {
+				return nil, err
+			}
+			for _, k := range some.left {
+				tried[k.Key] = k.Revision
+			}
+			s.metrics.reaped(n - len(some.left))
+			keys = keys[n:]
+		}
+	}
+	if len(leases) == 0 {
+		return left, nil
+	}
+	opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	s.leasesMoved.Store(true)
+	return left, contract.ForgetLeases(opCtx, s.b, leases, epoch)
+}
+
+var errReadOnlyKeys = contract.Errorf(contract.ReadOnly,
+	"the keys of a lease cannot be read on a read-only server")
 
 // detach deletes the keys of a lease that has ended in the epoch, and then the lease. It tells
 // whether it could delete all. reaping is held.
@@ -220,7 +376,7 @@ func (s *Store) detach(ctx context.Context, l contract.Lease, epoch contract.Epo
 		defer cancel()
 		keys, st, err := s.b.Attached(opCtx, l, from, limit)
 		if err == nil && !st.Writable {
-			err = contract.Errorf(contract.ReadOnly, "the keys of a lease cannot be read on a read-only server")
+			err = errReadOnlyKeys
 		}
 		return keys, err
 	}
@@ -236,11 +392,11 @@ func (s *Store) detach(ctx context.Context, l contract.Lease, epoch contract.Epo
 		from = keys[len(keys)-1].Key + "\x00"
 		due, _ := s.due(keys, len(keys))
 		for len(due) > 0 {
-			n, done, err := s.reapSome(ctx, due, era)
+			n, some, err := s.reapSome(ctx, due, era)
 			if err != nil {
 				return false, err
 			}
-			s.metrics.reaped(done)
+			s.metrics.reaped(n - len(some.left))
 			due = due[n:]
 		}
 	}
@@ -250,5 +406,5 @@ func (s *Store) detach(ctx context.Context, l contract.Lease, epoch contract.Epo
 	maps.DeleteFunc(s.damaged, func(_ contract.Key, d damaged) bool { return d.lease == l })
 	opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	return true, contract.ForgetLease(opCtx, s.b, l, epoch)
+	return true, contract.ForgetLeases(opCtx, s.b, []contract.Lease{l}, epoch)
 }

@@ -3,7 +3,9 @@ package mvcc_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/memdb"
 )
 
 // attach writes a key that is attached to a lease.
@@ -139,5 +142,283 @@ func TestLeaseLapses(t *testing.T) {
 		}
 		<-time.After(time.Minute + time.Second)
 		has(false)
+	})
+}
+
+// leased grants a lease of six seconds, and attaches a key to it.
+func leased(t *testing.T, s *mvcc.Store) contract.Lease {
+	t.Helper()
+	row, _, err := s.GrantLease(t.Context(), 0, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := attach(s, "/k", row.Lease); err != nil {
+		t.Fatal(err)
+	}
+	return row.Lease
+}
+
+// lastsFor tells for how long a key is there from now on, in seconds of the bubble's clock.
+func lastsFor(t *testing.T, s *mvcc.Store, key contract.Key) int {
+	t.Helper()
+	for i := 0; ; i++ {
+		kv, _, err := s.Get(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kv == nil {
+			return i
+		}
+		<-time.After(time.Second)
+	}
+}
+
+// TestLeasesOutliveProcesses: a lease that lapsed while no process was there has its whole time
+// again, and lapses then; and as long as one process is there, it does not matter how often others
+// begin.
+func TestLeasesOutliveProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := inMemory(t)
+		a := open(t, db, mvcc.Config{})
+		l := leased(t, a)
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(9 * time.Second) // of the bubble's clock, which passes at once
+		b := open(t, db, mvcc.Config{})
+		if _, left, _, err := b.LeaseOf(t.Context(), l); err != nil || left != 6*time.Second {
+			t.Errorf("after the outage the lease lasts %s, %v", left, err)
+		}
+		known := 0
+		if _, err := b.EachLease(t.Context(), func(contract.Lease) { known++ }); err != nil || known != 1 {
+			t.Errorf("%d leases are there, %v", known, err)
+		}
+		<-time.After(5 * time.Second)
+		if _, _, err := b.RenewLease(t.Context(), l); err != nil {
+			t.Error(err)
+		}
+		if n := lastsFor(t, b, "/k"); n != 7 {
+			t.Errorf("a lease of 6 s lasts %d s after it was renewed", n)
+		}
+
+		l = leased(t, b)
+		for range 4 {
+			other := open(t, db, mvcc.Config{})
+			<-time.After(2 * time.Second)
+			if err := other.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if kv, _, err := b.Get(t.Context(), "/k"); err != nil || kv != nil {
+			t.Errorf("8 s after a lease of 6 s was granted, its key is %v, %v", kv, err)
+		}
+		if _, _, err := b.RenewLease(t.Context(), l); !errors.Is(err, contract.ErrNoLease) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLeasesOutliveTheDatabase: a lease that lapsed while the database was away, or was not written
+// to, has its whole time again.
+func TestLeasesOutliveTheDatabase(t *testing.T) {
+	away := contract.Errorf(contract.Unavailable, "away")
+	for name, outage := range map[string]struct {
+		hook func(ctx context.Context, over <-chan struct{}) error
+		held bool
+	}{
+		"it refuses": {hook: func(context.Context, <-chan struct{}) error { return away }},
+		"it hangs": {hook: func(ctx context.Context, over <-chan struct{}) error {
+			select {
+			case <-over:
+				return nil
+			case <-ctx.Done():
+				return away
+			}
+		}},
+		"its disk is full": {held: true, hook: func(context.Context, <-chan struct{}) error {
+			return contract.Errorf(contract.Full, "full")
+		}},
+		"somebody holds its lock": {held: true, hook: func(ctx context.Context, over <-chan struct{}) error {
+			select {
+			case <-over:
+				return nil
+			case <-ctx.Done():
+				return away
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := openBackend(t, inMemory(t)).(*memdb.Backend)
+				var over atomic.Pointer[chan struct{}]
+				fault := func(ctx context.Context, held bool) error {
+					if c := over.Load(); c != nil && held == outage.held {
+						return outage.hook(ctx, *c)
+					}
+					return nil
+				}
+				b.Hook = func(ctx context.Context, _ string) error { return fault(ctx, false) }
+				b.Held = func(ctx context.Context, _ string, _ bool) error { return fault(ctx, true) }
+				s, err := mvcc.Open(t.Context(), b, mvcc.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				l := leased(t, s)
+				<-time.After(time.Second)
+				c := make(chan struct{})
+				over.Store(&c)
+				for range 6 {
+					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+					if _, _, err := s.RenewLease(ctx, l); err == nil {
+						t.Error("a lease was renewed while the database was away")
+					}
+					<-ctx.Done()
+					cancel()
+				}
+				over.Store(nil)
+				close(c)
+				<-time.After(time.Second)
+				if _, left, _, err := s.LeaseOf(t.Context(), l); err != nil || left < 3*time.Second {
+					t.Errorf("after the outage the lease lasts %s, %v", left, err)
+				}
+				// The reaper may wait for some seconds before it tries again.
+				if n := lastsFor(t, s, "/k"); n < 2 || n > 16 {
+					t.Errorf("after the outage the lease lasts %d s", n)
+				}
+			})
+		})
+	}
+}
+
+// TestLeasesEndTogether: leases that lapse at the same time end in groups, each key is deleted
+// once, and several processes do not do the same.
+func TestLeasesEndTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const leases = 2_000
+		db := inMemory(t)
+		var counted atomic.Int64
+		var stores []*mvcc.Store
+		for range 3 {
+			b := openBackend(t, db).(*memdb.Backend)
+			b.Hook = func(_ context.Context, method string) error {
+				switch method {
+				case "Lapsing", "Locked", "AttachedTo", "Attached", "Values", "Get", "Commit":
+					counted.Add(1)
+				}
+				return nil
+			}
+			s, err := mvcc.Open(t.Context(), b, mvcc.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			stores = append(stores, s)
+		}
+		for i := range leases {
+			s := stores[i%3]
+			row, _, err := s.GrantLease(t.Context(), 0, 60)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := attach(s, contract.Key(fmt.Sprintf("/k/%04d", i)), row.Lease); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before, err := stores[0].Head(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := counted.Load()
+		<-time.After(61 * time.Second)
+		n, err := stores[0].Count(t.Context(), "/k/", "/k0")
+		head, headErr := stores[0].Head(t.Context())
+		if err := errors.Join(err, headErr); err != nil || n != 0 || head != before+leases {
+			t.Errorf("%d keys are left, and there were %d deletions, %v", n, head-before, err)
+		}
+		if _, err := stores[1].EachLease(t.Context(), func(l contract.Lease) {
+			t.Errorf("the lease %d is there", l)
+		}); err != nil {
+			t.Error(err)
+		}
+		// Each group of leases takes about six operations, each process a few looks.
+		if n := counted.Load() - began; n > 100 {
+			t.Errorf("%d leases ended by %d operations", leases, n)
+		}
+	})
+}
+
+// TestLeaseIsTakenOver: the keys of a lease are deleted, also if the process that has ended it
+// cannot do it.
+func TestLeaseIsTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := inMemory(t)
+		b := openBackend(t, db).(*memdb.Backend)
+		b.Hook = func(_ context.Context, method string) error {
+			if method == "AttachedTo" {
+				return contract.Errorf(contract.Unavailable, "away")
+			}
+			return nil
+		}
+		lame, err := mvcc.Open(t.Context(), b, mvcc.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lame.Close()
+		leased(t, lame)
+		<-time.After(7 * time.Second)
+		other := open(t, db, mvcc.Config{})
+		if n := lastsFor(t, other, "/k"); n < 2 || n > 3 {
+			t.Errorf("the key of a lease that another process has ended is there for %d s", n)
+		}
+	})
+}
+
+// TestGrantsTogether: grants that wait at the same time are one transaction.
+func TestGrantsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := openBackend(t, inMemory(t)).(*memdb.Backend)
+		var locked atomic.Int64
+		var armed atomic.Bool
+		first := make(chan struct{})
+		b.Held = func(_ context.Context, method string, commits bool) error {
+			if armed.Load() && method == "Locked" && !commits && locked.Add(1) == 1 {
+				<-first
+			}
+			return nil
+		}
+		s, err := mvcc.Open(t.Context(), b, mvcc.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		armed.Store(true)
+		granted := make(chan contract.Lease, 200)
+		grant := func(l contract.Lease) {
+			row, _, err := s.GrantLease(t.Context(), l, 60)
+			if err == nil && l != 0 && row.Lease != l || err != nil && !errors.Is(err, contract.ErrLeaseExists) {
+				t.Errorf("%+v, %v", row, err)
+			}
+			granted <- row.Lease
+		}
+		go grant(0)
+		synctest.Wait() // it is under way
+		for i := range 199 {
+			go grant(contract.Lease(i % 2 * 7))
+		}
+		synctest.Wait()
+		close(first)
+		ids, refused := map[contract.Lease]bool{}, 0
+		for range 200 {
+			if l := <-granted; l == 0 {
+				refused++
+			} else {
+				ids[l] = true
+			}
+		}
+		// 99 asked for the lease 7, and 101 for any.
+		if n := locked.Load(); n != 2 || refused != 98 || len(ids) != 102 || !ids[7] {
+			t.Errorf("%d transactions granted %d leases and refused %d", n, len(ids), refused)
+		}
 	})
 }

@@ -28,12 +28,23 @@ func (s *Store) checkQuota(ctx context.Context, m *contract.Mutation) error {
 	return excess.Refuses(creates, len(m.Value)-was)
 }
 
+// checkLeaseQuota refuses a lease where the store holds as much as it may.
+func (s *Store) checkLeaseQuota() error {
+	if excess := s.excess.Load(); excess != nil {
+		return excess.Refuses(true, 0)
+	}
+	return nil
+}
+
 // measured is what a store held at a position, zero if it was not measured.
 type measured struct {
 	at    contract.Position
 	usage contract.Usage
 	// history is what rows up to the position have replaced, since the process measures.
 	history []contract.Aged
+	// leases are how many there were when they were counted.
+	leases  int64
+	counted bool
 }
 
 // quotaLoop measures the store while it has a quota, at once and then again and again.
@@ -98,21 +109,34 @@ func (s *Store) measure(ctx context.Context, m *measured) error {
 		})
 		usage.Objects = since.usage.Objects + grown.Objects
 		usage.Bytes = since.usage.Bytes + grown.Bytes
-		*m = measured{st.Head, usage, contract.Age(since.history,
-			contract.Aged{Until: st.Head.Revision, Bytes: grown.Replaced}, st.Compacted, q.Bytes)}
+		m.at, m.usage = st.Head, usage
+		m.history = contract.Age(since.history, contract.Aged{Until: st.Head.Revision,
+			Bytes: grown.Replaced}, st.Compacted, q.Bytes)
 	}
 	if err == nil && !grows(st) {
 		st, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 			usage, st, err = s.b.Usage(ctx)
 			return st, err
 		})
-		*m = measured{at: st.Head, usage: usage}
+		m.at, m.usage, m.history = st.Head, usage, nil
 	}
 	if err != nil {
 		*m = measured{}
 		return err
 	}
-	s.excess.Store(contract.ExcessOf(q, m.usage))
+	// What other processes grant is counted when this one grants a lease, too, and until there is
+	// room again. So a store without leases costs no statement more.
+	if s.leasesMoved.Swap(false) || !m.counted || s.excess.Load() != nil {
+		if _, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+			m.leases, st, err = s.b.CountLeases(ctx)
+			return st, err
+		}); err != nil {
+			*m = measured{}
+			return err
+		}
+		m.counted = true
+	}
+	s.excess.Store(contract.ExcessOf(q, m.usage.With(m.leases)))
 	if q.Bytes == 0 {
 		m.history = nil
 	} else if r := contract.EarlyBoundary(m.history, q.Bytes); r > st.Compacted {

@@ -234,3 +234,58 @@ func refused(t *testing.T, err error) string {
 	}
 	return ""
 }
+
+// TestQuotaOfLeases: a store with a quota is not filled with leases. To renew them and to give them
+// up goes on, and makes room.
+func TestQuotaOfLeases(t *testing.T) {
+	everywhere(t, func(t *testing.T, db dbtest.DB) {
+		b := openBackend(t, db)
+		if err := contract.SetQuota(t.Context(), b, contract.Quota{Objects: 40}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s := open(t, db, mvcc.Config{QuotaInterval: time.Millisecond})
+		put(t, s, "/k", 0, "v")
+		end := time.Now().Add(30 * time.Second)
+		// until is that something is refused, or is not, after the next time that it is measured.
+		until := func(want string, do func() error) {
+			t.Helper()
+			for {
+				got := refused(t, do())
+				if got == want {
+					return
+				}
+				if time.Now().After(end) {
+					t.Fatalf("it is answered by %q, want %q", got, want)
+				}
+			}
+		}
+		var leases []contract.Lease
+		grant := func() error {
+			row, _, err := s.GrantLease(t.Context(), 0, 3600)
+			if err == nil {
+				leases = append(leases, row.Lease)
+			}
+			return err
+		}
+		until("objects", grant)
+		if len(leases) < 39 {
+			t.Errorf("beside one object %d leases were granted", len(leases))
+		}
+		create := func() error {
+			_, err := s.Commit(t.Context(), contract.Mutation{Key: "/x", Value: []byte("v")})
+			return err
+		}
+		until("objects", create)
+		for _, l := range leases {
+			_, _, err := s.RenewLease(t.Context(), l)
+			if err := errors.Join(err, s.RevokeLease(t.Context(), l)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		until("", create)
+		until("", grant)
+	})
+}

@@ -21,6 +21,8 @@ type coalescer[K comparable, V any] struct {
 	query func(keys []K) (map[K]V, contract.Revision, error)
 	// size is the number of keys of a query.
 	size int
+	// guard makes a goroutine's function one that may panic. It may be nil.
+	guard func(func()) func()
 
 	// mu protects the fields below, and those of the queries until they are done.
 	mu sync.Mutex
@@ -93,7 +95,11 @@ func (s *coalescer[K, V]) ask(ctx context.Context, keys ...K) (*coalesced[K, V],
 func (s *coalescer[K, V]) startLocked() {
 	if !s.running && len(s.waiting) > 0 {
 		s.running = true
-		s.wg.Go(s.run)
+		run := s.run
+		if s.guard != nil {
+			run = s.guard(run)
+		}
+		s.wg.Go(run)
 	}
 }
 
@@ -109,19 +115,38 @@ func (s *coalescer[K, V]) run() {
 			continue
 		}
 		s.answered = q.callers
-		s.mu.Unlock()
 		began := time.Now()
-		slow := time.AfterFunc(slowQuery, func() { s.yield(q) })
-		q.found, q.head, q.err = s.query(slices.Collect(maps.Keys(q.keys)))
-		close(q.done)
-		slow.Stop()
-		s.mu.Lock()
+		s.answer(q)
 		s.took = time.Since(began)
 		if !s.backLocked(q) {
 			return
 		}
 	}
 	s.running = false
+}
+
+// answer runs a query, for which it releases mu. If that panics, nobody is answered any more.
+func (s *coalescer[K, V]) answer(q *coalesced[K, V]) {
+	keys := slices.Collect(maps.Keys(q.keys))
+	s.mu.Unlock()
+	slow := time.AfterFunc(slowQuery, func() { s.yield(q) })
+	done := false
+	defer func() {
+		slow.Stop()
+		s.mu.Lock()
+		if done {
+			return
+		}
+		s.closed = true
+		for _, q := range append(s.waiting, q) {
+			q.err = contract.ErrClosed
+			close(q.done)
+		}
+		s.waiting = nil
+	}()
+	q.found, q.head, q.err = s.query(keys)
+	done = true
+	close(q.done)
 }
 
 // gatherLocked waits for the callers that may join the next query.

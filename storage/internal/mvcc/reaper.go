@@ -2,6 +2,7 @@ package mvcc
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -152,11 +153,11 @@ func (s *Store) reapKeys(ctx context.Context) (time.Duration, error) {
 		due, retry := s.due(expired, limit)
 		reaped := 0
 		for left := due; len(left) > 0; {
-			n, done, err := s.reapSome(ctx, left, era)
+			n, some, err := s.reapSome(ctx, left, era)
 			if err != nil {
 				return 0, err
 			}
-			reaped += done
+			reaped += n - len(some.left)
 			left = left[n:]
 		}
 		s.metrics.reaped(reaped)
@@ -177,11 +178,18 @@ func (s *Store) reapKeys(ctx context.Context) (time.Duration, error) {
 	}
 }
 
+// notReaped are keys that were looked at and not deleted: another process was faster, or they are
+// damaged, or their deletion has failed.
+type notReaped struct {
+	left   []contract.Expired
+	failed error
+}
+
 // reapSome deletes the first of the expired keys, as many as ReadBytes allows, and returns how many
-// it has looked at and how many it has deleted. Their values are read here, before the commit lock
-// is taken, so that the committer knows their size and bounds its groups by it.
+// it has looked at, and which of them it has not deleted. Their values are read here, before the
+// commit lock is taken, so that the committer knows their size and bounds its groups by it.
 func (s *Store) reapSome(ctx context.Context, expired []contract.Expired,
-	era contract.Era) (looked, deleted int, err error) {
+	era contract.Era) (looked int, not notReaped, err error) {
 	revisions := make([]contract.Revision, len(expired))
 	for i, e := range expired {
 		revisions[i] = e.Revision
@@ -190,7 +198,7 @@ func (s *Store) reapSome(ctx context.Context, expired []contract.Expired,
 	rows, _, err := s.b.Values(opCtx, revisions)
 	cancel()
 	if err != nil && !ofOneKey(err) {
-		return 0, 0, err
+		return 0, not, err
 	}
 	values := make(map[contract.Revision]*contract.Row, len(rows))
 	for i := range rows {
@@ -217,11 +225,11 @@ func (s *Store) reapSome(ctx context.Context, expired []contract.Expired,
 		switch {
 		case err != nil && ofOneKey(err):
 			s.damage(e, err)
-			return 1, 0, nil
+			return 1, notReaped{left: expired}, nil
 		case err != nil:
-			return 0, 0, err
+			return 0, not, err
 		case row == nil || row.Revision != e.Revision:
-			return 1, 0, nil // renewed, or deleted by another process
+			return 1, notReaped{left: expired}, nil // renewed, or deleted by another process
 		}
 		values[e.Revision] = row
 	}
@@ -231,7 +239,7 @@ func (s *Store) reapSome(ctx context.Context, expired []contract.Expired,
 			PrevValue: values[e.Revision].Value, PrevLease: values[e.Revision].Lease,
 			HasPrev: true})
 		if err != nil {
-			return 0, 0, err
+			return 0, not, err
 		}
 		writes = append(writes, w)
 	}
@@ -239,16 +247,22 @@ func (s *Store) reapSome(ctx context.Context, expired []contract.Expired,
 		select {
 		case <-w.done:
 		case <-ctx.Done():
-			return 0, 0, ctx.Err()
+			return 0, not, ctx.Err()
 		}
+		if w.err == nil {
+			continue
+		}
+		not.left = append(not.left, expired[i])
+		var conflict *contract.ConflictError
 		switch {
-		case w.err == nil:
-			deleted++
+		case errors.As(w.err, &conflict):
 		case contract.ClassOf(w.err) == contract.Data:
 			s.damage(expired[i], w.err)
+		default:
+			not.failed = w.err
 		}
 	}
-	return len(expired), deleted, nil
+	return len(expired), not, nil
 }
 
 // ofOneKey tells whether a read failed for what is stored, and not for the database as a whole.

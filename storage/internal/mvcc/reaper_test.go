@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +43,7 @@ func TestReaperOfDamagedKey(t *testing.T) {
 		b := &lostKey{}
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &Store{b: b, ctx: ctx, metrics: NewMetrics(), hub: &hub{},
+			served:   contract.NewServed(time.Minute),
 			log:      slog.New(slog.NewTextHandler(&out, nil)),
 			reapSoon: make(chan time.Duration, 1), damaged: map[contract.Key]damaged{}}
 		s.cfg, s.tailer = s.cfg.withDefaults(), newTailer(s)
@@ -86,5 +88,53 @@ func TestRingCountsWhatWasReadLater(t *testing.T) {
 	h.grew(&Event{Revision: before.Revision}, 10_000)
 	if h.ringBytes != counted {
 		t.Error("the ring counts an event that it does not hold")
+	}
+}
+
+// TestLook: which of the leases that lapse first are ended, which are emptied, and which are left.
+func TestLook(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	row := func(l contract.Lease, left time.Duration) contract.LeaseRow {
+		return contract.LeaseRow{Lease: l, TTL: 10, Expiry: now.Add(left).UnixMicro()}
+	}
+	ended := func(l contract.Lease) contract.LeaseRow { return contract.LeaseRow{Lease: l, TTL: 10} }
+	many := make([]contract.LeaseRow, leasesAtOnce+3)
+	for i := range many {
+		many[i] = row(contract.Lease(i+1), -time.Second)
+	}
+	for name, test := range map[string]struct {
+		rows    []contract.LeaseRow
+		served  time.Duration
+		known   map[contract.Lease]time.Time
+		lapsed  int
+		ended   int
+		waiting map[contract.Lease]time.Duration
+		passed  int
+		next    time.Duration
+	}{
+		"none":             {served: time.Hour, next: contract.Never},
+		"one that has not": {rows: []contract.LeaseRow{row(1, 5*time.Second)}, served: time.Hour, next: 5 * time.Second},
+		"some that have": {rows: []contract.LeaseRow{row(1, -time.Second), row(2, 0), row(3, time.Second)},
+			served: time.Hour, lapsed: 2, next: time.Second},
+		"more than at once": {rows: many, served: time.Hour, lapsed: leasesAtOnce, next: 0},
+		"those that lapsed in an outage": {rows: []contract.LeaseRow{row(1, -time.Hour), row(2, -time.Second), row(3, time.Second)},
+			served: 4 * time.Second, passed: 2, next: 6 * time.Second},
+		"one that another process has ended": {rows: []contract.LeaseRow{ended(1)}, served: time.Hour,
+			waiting: map[contract.Lease]time.Duration{1: takeOver}, passed: 1, next: takeOver},
+		"one that it has not emptied yet": {rows: []contract.LeaseRow{ended(1), ended(2)}, served: 0,
+			known:   map[contract.Lease]time.Time{1: now.Add(time.Millisecond), 7: now},
+			waiting: map[contract.Lease]time.Duration{1: time.Millisecond, 2: takeOver}, passed: 2, next: time.Millisecond},
+		"one that it has not emptied in time": {rows: []contract.LeaseRow{ended(1), row(2, -1), row(3, time.Hour)}, served: time.Hour,
+			known: map[contract.Lease]time.Time{1: now}, ended: 1, lapsed: 1, next: time.Hour},
+	} {
+		l := look(test.rows, now, now.Add(-test.served), test.known)
+		waiting := map[contract.Lease]time.Duration{}
+		for id, at := range l.waiting {
+			waiting[id] = at.Sub(now)
+		}
+		if len(l.lapsed) != test.lapsed || len(l.ended) != test.ended || !maps.Equal(waiting, test.waiting) ||
+			l.passed != test.passed || l.next != test.next {
+			t.Errorf("%s: %+v", name, l)
+		}
 	}
 }

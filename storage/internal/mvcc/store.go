@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,6 +60,17 @@ type Config struct {
 	// Polls is shared with the other stores of the [contract.Database], whose backends are
 	// [contract.Shared]. Default: one for this store alone.
 	Polls *Polls
+	// Reopened: whoever has opened the Store opens another one if it breaks. Then a panic of what it
+	// does in the background breaks it, and else ends the process.
+	Reopened bool
+	// Served outlives the Store where that is closed while nobody uses it. Default: a new one.
+	Served *contract.Served
+}
+
+// NewServed makes a Served whose gap is longer than the longest pause between two polls.
+func (c Config) NewServed() *contract.Served {
+	c = c.withDefaults()
+	return contract.NewServed(2 * max(c.PollIdle, c.PollListening))
 }
 
 func (c Config) withDefaults() Config {
@@ -111,6 +123,7 @@ type Store struct {
 	heads     coalescer[contract.Key, *KeyValue]
 	gets      coalescer[contract.Key, *KeyValue]
 	renewals  coalescer[contract.Lease, contract.LeaseRow]
+	grants    coalescer[*contract.LeaseRow, granted]
 	tailer    *tailer
 	announcer *announcer
 	// reads is the chain of the readers that follow it; see reader.go.
@@ -126,14 +139,20 @@ type Store struct {
 	// fencing is held while the history is looked into or changed: only its holder calls adopt.
 	fencing  lock
 	reapSoon chan time.Duration
+	// served says since when this process serves the store, by which leases end.
+	served *contract.Served
 	// reaping is held while expired keys are deleted. It protects damaged, the expired keys that
-	// cannot be deleted, and stuck, the number of leases that have such keys.
+	// cannot be deleted; ended, the leases that have ended and when this process sees to them; and
+	// passed, how many leases the last look has passed over.
 	reaping   lock
 	damaged   map[contract.Key]damaged
-	stuck     int
+	ended     map[contract.Lease]time.Time
+	passed    int
 	sweepSoon chan struct{}
 	// excess is what was reached of the quota, nil if nothing was.
 	excess atomic.Pointer[contract.Excess]
+	// leasesMoved: leases were granted, or removed, since they were counted for the quota.
+	leasesMoved atomic.Bool
 	// replays is taken by the watchers that read the log.
 	replays chan struct{}
 	// dropped is closed when the store is known to have been dropped, or is broken.
@@ -159,19 +178,24 @@ type Store struct {
 // it is if its last commits may not have reached the disk, see [contract.Durability]. The context
 // bounds the opening only.
 func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
-	cfg = cfg.withDefaults()
+	if cfg = cfg.withDefaults(); cfg.Served == nil {
+		cfg.Served = cfg.NewServed()
+	}
 	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(),
 		reapSoon: make(chan time.Duration, 1), damaged: map[contract.Key]damaged{},
-		sweepSoon: make(chan struct{}, 1),
-		replays:   make(chan struct{}, 2), dropped: make(chan struct{})}
+		served: cfg.Served, sweepSoon: make(chan struct{}, 1),
+		replays: make(chan struct{}, 2), dropped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.commitCtx, s.commitCancel = context.WithCancel(context.Background())
 	cache := newRowCache(cfg.CacheBytes)
 	s.hub = newHub(cfg.Ring, cfg.Metrics, cache)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
-	s.heads = coalescer[contract.Key, *KeyValue]{query: s.queryHead, size: 1}
-	s.gets = coalescer[contract.Key, *KeyValue]{query: s.queryKeys, size: 64}
-	s.renewals = coalescer[contract.Lease, contract.LeaseRow]{query: s.queryRenewals, size: 256}
+	s.heads = coalescer[contract.Key, *KeyValue]{query: s.queryHead, size: 1, guard: s.guarded}
+	s.gets = coalescer[contract.Key, *KeyValue]{query: s.queryKeys, size: 64, guard: s.guarded}
+	s.renewals = coalescer[contract.Lease, contract.LeaseRow]{query: s.queryRenewals, size: 256,
+		guard: s.guarded}
+	s.grants = coalescer[*contract.LeaseRow, granted]{query: s.queryGrants, size: 256,
+		guard: s.guarded}
 	s.tailer = newTailer(s)
 	s.announcer = announcerOf(b, cfg.Polls)
 	s.source = &source{s}
@@ -188,14 +212,15 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
 		s.announcer.close(s)
 		return nil, errors.Join(err, b.Close())
 	}
-	s.committer.Go(s.commitLoop)
-	s.background.Go(func() { s.tailer.run(s.ctx) })
-	s.background.Go(func() { s.compactLoop(s.ctx) })
-	s.background.Go(func() { s.reapLoop(s.ctx) })
-	s.background.Go(func() { s.progressLoop(s.ctx) })
-	s.background.Go(func() { s.quotaLoop(s.ctx) })
+	s.committer.Go(s.guarded(s.commitLoop))
+	for _, loop := range []func(context.Context){s.tailer.run, s.compactLoop, s.reapLoop,
+		s.progressLoop, s.quotaLoop} {
+		s.background.Go(s.guarded(func() { loop(s.ctx) }))
+	}
 	if n, ok := b.(contract.Notifier); ok {
-		s.background.Go(func() { n.Listen(s.ctx, s.tailer.notified, s.tailer.listening) })
+		s.background.Go(s.guarded(func() {
+			n.Listen(s.ctx, s.tailer.notified, s.tailer.listening)
+		}))
 	}
 	return s, nil
 }
@@ -279,6 +304,9 @@ func (s *Store) Close() error {
 		s.queue.close()
 		timer := time.AfterFunc(s.cfg.CloseFor, s.commitCancel)
 		s.committer.Wait()
+		for group := s.queue.take(0); group != nil; group = s.queue.take(0) {
+			answerAll(group, contract.ErrClosed) // the committer has panicked
+		}
 		s.announcer.close(s)
 		timer.Stop()
 		s.commitCancel()
@@ -288,6 +316,7 @@ func (s *Store) Close() error {
 		s.heads.close()
 		s.gets.close()
 		s.renewals.close()
+		s.grants.close()
 		s.ahead.close()
 		// All that have begun to look into the history end now, and nobody begins to.
 		_ = s.fencing.acquire(context.Background())
@@ -295,6 +324,24 @@ func (s *Store) Close() error {
 		s.closeErr = s.b.Close()
 	})
 	return s.closeErr
+}
+
+// guarded is f for a goroutine of the store. The other stores of the process go on if it panics.
+// Who waits for what it was doing gives up when the time for that is over.
+func (s *Store) guarded(f func()) func() {
+	if !s.cfg.Reopened {
+		return f
+	}
+	return func() {
+		defer func() {
+			if p := recover(); p != nil {
+				s.log.Error("a store has panicked and is closed", "panic", fmt.Sprint(p), "stack",
+					string(debug.Stack()))
+				s.Break()
+			}
+		}()
+		f()
+	}
 }
 
 // Break closes the store after a call of it has panicked, which may hold locks. It does not wait
@@ -413,6 +460,7 @@ func (s *Store) judge(ctx context.Context, seen contract.Position, st contract.S
 		err = s.observe(ctx, seen, st)
 	}
 	if err == nil {
+		s.served.Answered(st.Now)
 		return st, nil
 	}
 	if ctx.Err() != nil {

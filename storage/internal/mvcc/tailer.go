@@ -211,7 +211,10 @@ func (t *tailer) ask(ctx context.Context) (newer bool, err error) {
 	if p, ok := s.b.(contract.Poller); ok {
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		defer cancel()
-		return p.Changed(opCtx)
+		if newer, err = p.Changed(opCtx); err == nil {
+			s.served.Answered(p.Now())
+		}
+		return newer, err
 	}
 	st, err := s.read(ctx, s.b.State)
 	return err == nil && t.behind(st), err

@@ -109,6 +109,11 @@ type Statements struct {
 	// Attached reads live rows in the order of keys. Parameters: the expiry, the first key, the
 	// limit. Columns: key, revision.
 	Attached string
+	// AttachedTo reads live rows in any order. Parameters: the expiries, as leases; the limit.
+	// Columns: key, revision, expiry.
+	AttachedTo string
+	// CountLeases counts the leases, in one row. Column: their number.
+	CountLeases string
 	// FirstAt reads the first log row from a revision on. Parameter: the revision. Columns:
 	// revision, time.
 	FirstAt string

@@ -22,6 +22,7 @@ type Reader struct {
 	state, tail, get, getKeys, page, pageKeys, replaced, values Read
 	count, countUpTo, expired, firstAt, sweep, size             Read
 	leases, lapsing, attached, stateForKeys                     Read
+	attachedTo, countLeases                                     Read
 	usage, growth, quota, everywhere                            Read
 }
 
@@ -49,7 +50,11 @@ func NewReader(db Database, s *Statements, lists *Lists) *Reader {
 		leases:   Read{What: "read leases", Class: List, SQL: s.Leases, Columns: 3},
 		lapsing:  Read{What: "read leases", Class: Maintenance, SQL: s.Lapsing, Columns: 3},
 		attached: Read{What: "read the keys of a lease", Class: List, SQL: s.Attached, Columns: 2},
-		firstAt:  Read{What: "read the log", Class: Maintenance, SQL: s.FirstAt, Columns: 2},
+		attachedTo: Read{What: "read the keys of leases", Class: Maintenance, SQL: s.AttachedTo,
+			Columns: 3},
+		countLeases: Read{What: "count the leases", Class: Maintenance, SQL: s.CountLeases,
+			Columns: 1, OneRow: true},
+		firstAt: Read{What: "read the log", Class: Maintenance, SQL: s.FirstAt, Columns: 2},
 		sweep: Read{What: "read what can be swept", Class: Maintenance, SQL: s.Sweep,
 			Columns: 3},
 		size: Read{What: "read the sizes of the tables", Class: Maintenance, SQL: s.Size,
@@ -356,6 +361,30 @@ func (r *Reader) Attached(ctx context.Context, l contract.Lease, from contract.K
 		return strings.Compare(string(a.Key), string(b.Key))
 	})
 	return keys, st, err
+}
+
+// AttachedTo implements [contract.Backend].
+func (r *Reader) AttachedTo(ctx context.Context, leases []contract.Lease,
+	limit int) (keys []contract.Expired, st contract.State, err error) {
+	expiries := make([]contract.Lease, len(leases))
+	for i, l := range leases {
+		expiries[i] = -l
+	}
+	st, err = r.query(ctx, &r.attachedTo, func(c Cursor) error {
+		keys = append(keys, contract.Expired{Key: c.Key(0), Revision: revision(c, 1),
+			Lease: -lease(c, 2)})
+		return nil
+	}, expiries, int64(limit))
+	return keys, st, err
+}
+
+// CountLeases implements [contract.Backend].
+func (r *Reader) CountLeases(ctx context.Context) (n int64, st contract.State, err error) {
+	st, err = r.query(ctx, &r.countLeases, func(c Cursor) error {
+		n = c.Int(0)
+		return nil
+	})
+	return n, st, err
 }
 
 // FirstAt implements [contract.Backend].

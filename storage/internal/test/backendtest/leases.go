@@ -13,9 +13,10 @@ import (
 func (f *fixture) grant(leases ...contract.Lease) {
 	f.Helper()
 	for _, l := range leases {
-		granted, _, err := contract.GrantLease(f.ctx, f.b, &contract.LeaseRow{Lease: l, TTL: 3600})
+		granted, _, err := contract.GrantLeases(f.ctx, f.b,
+			[]*contract.LeaseRow{{Lease: l, TTL: 3600}})
 		f.must(err)
-		if !granted {
+		if !granted[0] {
 			f.Fatalf("the lease %d is there already", l)
 		}
 	}
@@ -47,14 +48,67 @@ func (f *fixture) wantAttached(l contract.Lease, want ...contract.Key) {
 	}
 }
 
+// wantAttachedTo compares the keys of several leases, and what a limit lets through of them.
+func (f *fixture) wantAttachedTo(leases []contract.Lease, want ...contract.Key) {
+	f.Helper()
+	var got []contract.Key
+	for limit := range len(want) + 2 {
+		if limit == 0 {
+			continue
+		}
+		found, st, err := f.b.AttachedTo(f.ctx, leases, limit)
+		f.must(err)
+		f.sane(st)
+		got = nil
+		for _, e := range found {
+			if !slices.Contains(leases, e.Lease) || e.Revision == 0 {
+				f.Errorf("%+v is attached to one of %d", e, leases)
+			}
+			got = append(got, e.Key)
+		}
+		if len(got) != min(limit, len(want)) {
+			f.Errorf("%d keys of the leases %d are %q", limit, leases, got)
+		}
+	}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		f.Errorf("the keys of the leases %d are %q, want %q", leases, got, want)
+	}
+}
+
+func (f *fixture) wantLeases(want int64) {
+	f.Helper()
+	n, st, err := f.b.CountLeases(f.ctx)
+	f.must(err)
+	f.sane(st)
+	if n != want {
+		f.Errorf("there are %d leases, want %d", n, want)
+	}
+}
+
+func (f *fixture) wantEnded(got contract.Ended, now, before []contract.Lease) {
+	f.Helper()
+	if !slices.Equal(got.Now, now) || !slices.Equal(got.Before, before) {
+		f.Errorf("%+v have ended, want %d and before %d", got, now, before)
+	}
+}
+
 // testLeases: keys are attached to leases that are there and have not ended, and are found by them.
 func testLeases(f *fixture) {
 	f.grant(7, 1<<63-1)
 	f.grant(5)
-	if granted, _, err := contract.GrantLease(f.ctx, f.b, &contract.LeaseRow{Lease: 5,
-		TTL: 1}); granted || err != nil {
-		f.Errorf("a lease was granted twice: %v", err)
+	granted, _, err := contract.GrantLeases(f.ctx, f.b, []*contract.LeaseRow{{Lease: 5, TTL: 1},
+		{Lease: 8, TTL: 1}, {Lease: 8, TTL: 2}})
+	f.must(err)
+	if !slices.Equal(granted, []bool{false, true, false}) {
+		f.Errorf("a lease that is there, a new one and this again: %t", granted)
 	}
+	f.wantLeases(4)
+	served := contract.NewServed(time.Minute)
+	ended, _, err := contract.EndLeases(f.ctx, f.b, []contract.Lease{8}, true, served)
+	f.must(err)
+	f.wantEnded(ended, []contract.Lease{8}, nil)
+	f.must(contract.ForgetLeases(f.ctx, f.b, []contract.Lease{8}, f.state().Head.Epoch))
+	f.wantLeases(3)
 
 	// A mutation whose lease is not there is refused alone, and only if its expectation holds.
 	r := f.commit(leased("b", 0, 7), leased("x", 0, 6), put("c", 0, "c"), leased("y", 9, 6),
@@ -82,6 +136,9 @@ func testLeases(f *fixture) {
 	// The leases, by ID and by expiry.
 	rows, st, err := f.b.Leases(f.ctx, 6, 9)
 	f.must(err)
+	f.wantAttachedTo([]contract.Lease{5, 6, 7}, "a", "e")
+	f.wantAttachedTo([]contract.Lease{1<<63 - 1}, "d")
+	f.wantAttachedTo([]contract.Lease{6})
 	f.same(st, f.state())
 	ids := func(rows []contract.LeaseRow) (ids []contract.Lease) {
 		for _, r := range rows {
@@ -102,7 +159,7 @@ func testLeases(f *fixture) {
 		f.Errorf("the leases are %d", got)
 	}
 	before := rows[1].Expiry
-	renewed, _, err := contract.RenewLeases(f.ctx, f.b, []contract.Lease{6, 7})
+	renewed, _, err := contract.RenewLeases(f.ctx, f.b, []contract.Lease{6, 7}, served)
 	f.must(err)
 	if len(renewed) != 1 || renewed[0].Lease != 7 || renewed[0].Expiry <= before {
 		f.Errorf("renewed: %+v, which was at %d", renewed, before)
@@ -114,24 +171,23 @@ func testLeases(f *fixture) {
 	}
 
 	// One that has not lapsed ends only if it is revoked, and then for ever.
-	ended, _, err := contract.EndLeases(f.ctx, f.b, []contract.Lease{5, 6, 7}, false)
+	ended, _, err = contract.EndLeases(f.ctx, f.b, []contract.Lease{5, 6, 7}, false, served)
 	f.must(err)
-	if len(ended) > 0 {
-		f.Errorf("%d have ended", ended)
-	}
-	for range 2 {
-		ended, _, err = contract.EndLeases(f.ctx, f.b, []contract.Lease{6, 7}, true)
+	f.wantEnded(ended, nil, nil)
+	ended, _, err = contract.EndLeases(f.ctx, f.b, []contract.Lease{6, 7}, true, served)
+	f.must(err)
+	f.wantEnded(ended, []contract.Lease{7}, nil)
+	for _, revoked := range []bool{true, false} {
+		ended, _, err = contract.EndLeases(f.ctx, f.b, []contract.Lease{6, 7}, revoked, served)
 		f.must(err)
-		if !slices.Equal(ended, []contract.Lease{7}) {
-			f.Errorf("%d have ended", ended)
-		}
+		f.wantEnded(ended, nil, []contract.Lease{7})
 	}
 	rows, _, err = f.b.Lapsing(f.ctx, 1)
 	f.must(err)
 	if got := ids(rows); !slices.Equal(got, []contract.Lease{7}) || rows[0].Expiry != 0 {
 		f.Errorf("%+v has ended", rows)
 	}
-	renewed, _, err = contract.RenewLeases(f.ctx, f.b, []contract.Lease{7})
+	renewed, _, err = contract.RenewLeases(f.ctx, f.b, []contract.Lease{7}, served)
 	if len(renewed) > 0 || err != nil {
 		f.Errorf("renewed: %+v, %v", renewed, err)
 	}
@@ -147,7 +203,7 @@ func testLeases(f *fixture) {
 		epoch contract.Epoch
 		left  int
 	}{{7, epoch + 1, 3}, {5, epoch, 3}, {6, epoch, 3}, {7, epoch, 2}} {
-		f.must(contract.ForgetLease(f.ctx, f.b, removed.lease, removed.epoch))
+		f.must(contract.ForgetLeases(f.ctx, f.b, []contract.Lease{removed.lease}, removed.epoch))
 		rows, _, err := f.b.Leases(f.ctx, 0, 9)
 		f.must(err)
 		if len(rows) != removed.left {
@@ -192,7 +248,8 @@ func testLeaseEndsBesideCommits(f *fixture) {
 			f.Error("the lease never ended")
 		}()
 		<-began
-		_, _, err := contract.EndLeases(f.ctx, f.b, []contract.Lease{l}, true)
+		_, _, err := contract.EndLeases(f.ctx, f.b, []contract.Lease{l}, true,
+			contract.NewServed(time.Minute))
 		f.must(err)
 		found := f.attached(l)
 		if keys := <-done; !slices.Equal(found, keys) {

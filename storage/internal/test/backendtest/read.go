@@ -607,9 +607,9 @@ func testPoll(f *fixture) {
 	f.commit(expires)
 	near(poll(1).Due, 3*time.Hour)
 	for i, hours := range []int64{5, 2} {
-		granted, _, err := contract.GrantLease(f.ctx, f.b,
-			&contract.LeaseRow{Lease: contract.Lease(8 + i), TTL: hours * 3600})
-		if f.must(err); !granted {
+		granted, _, err := contract.GrantLeases(f.ctx, f.b,
+			[]*contract.LeaseRow{{Lease: contract.Lease(8 + i), TTL: hours * 3600}})
+		if f.must(err); !granted[0] {
 			f.Fatal("the lease was not granted")
 		}
 		f.commit(leased(contract.Key(fmt.Sprint("leased", i)), 0, contract.Lease(8+i)))

@@ -3,6 +3,7 @@ package memdb
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
@@ -64,6 +65,9 @@ func (b *Backend) Listen(ctx context.Context, notify func(contract.Revision), st
 		}
 	}
 }
+
+// Now implements [contract.Poller].
+func (b *Backend) Now() time.Time { return b.d.now() }
 
 // Changed implements [contract.Poller].
 func (b *Backend) Changed(ctx context.Context) (bool, error) {

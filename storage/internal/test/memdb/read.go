@@ -248,6 +248,27 @@ func (b *Backend) Attached(ctx context.Context, l contract.Lease, from contract.
 	return keys, st, nil
 }
 
+// AttachedTo implements [contract.Backend].
+func (b *Backend) AttachedTo(ctx context.Context, leases []contract.Lease, limit int) (
+	keys []contract.Expired, st contract.State, err error) {
+	t, st, err := b.read(ctx, "AttachedTo")
+	if err != nil {
+		return nil, st, err
+	}
+	for _, row := range t.live {
+		if row.lease != 0 && slices.Contains(leases, row.lease) && len(keys) < limit {
+			keys = append(keys, contract.Expired{Key: row.key, Revision: row.revision, Lease: row.lease})
+		}
+	}
+	return keys, st, nil
+}
+
+// CountLeases implements [contract.Backend].
+func (b *Backend) CountLeases(ctx context.Context) (int64, contract.State, error) {
+	t, st, err := b.read(ctx, "CountLeases")
+	return int64(len(t.leases)), st, err
+}
+
 // FirstAt implements [contract.Backend].
 func (b *Backend) FirstAt(ctx context.Context, revision contract.Revision) (*contract.Row, error) {
 	t, _, err := b.read(ctx, "FirstAt")

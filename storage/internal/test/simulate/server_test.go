@@ -593,6 +593,24 @@ func (b *backend) Attached(ctx context.Context, l contract.Lease, from contract.
 	return a.rows, a.st, err
 }
 
+func (b *backend) AttachedTo(ctx context.Context, leases []contract.Lease, limit int) (
+	[]contract.Expired, contract.State, error) {
+	a, err := read(b, ctx, "AttachedTo", fmt.Sprint(leases),
+		func(ctx context.Context) (a attachedAnswer, err error) {
+			a.rows, a.st, err = b.mem.AttachedTo(ctx, leases, limit)
+			return a, err
+		}, func(a *attachedAnswer) *contract.State { return &a.st })
+	return a.rows, a.st, err
+}
+
+func (b *backend) CountLeases(ctx context.Context) (int64, contract.State, error) {
+	a, err := read(b, ctx, "CountLeases", "", func(ctx context.Context) (a countAnswer, err error) {
+		a.n, a.st, err = b.mem.CountLeases(ctx)
+		return a, err
+	}, func(a *countAnswer) *contract.State { return &a.st })
+	return a.n, a.st, err
+}
+
 func (b *backend) FirstAt(ctx context.Context, revision contract.Revision) (*contract.Row, error) {
 	return read(b, ctx, "FirstAt", fmt.Sprint(revision),
 		func(ctx context.Context) (*contract.Row, error) { return b.mem.FirstAt(ctx, revision) }, nil)
@@ -622,6 +640,8 @@ func (k keysReader) GetKeys(ctx context.Context, keys []contract.Key) ([]contrac
 
 // poller implements [contract.Poller].
 type poller struct{ b *backend }
+
+func (p poller) Now() time.Time { return p.b.mem.Now() }
 
 func (p poller) Changed(ctx context.Context) (bool, error) {
 	b := p.b

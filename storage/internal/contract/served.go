@@ -1,0 +1,78 @@
+package contract
+
+import (
+	"sync"
+	"time"
+)
+
+// Served knows since when a process has served a store without a gap. Leases end by it: see
+// lease.go. Its times are those of the database's clock, as answers tell them.
+type Served struct {
+	// gap is how long there may be no answer.
+	gap time.Duration
+	// mu protects the field below.
+	mu sync.Mutex
+	at service
+}
+
+// NewServed makes a Served. Where the process serves, answers come in shorter intervals than gap.
+func NewServed(gap time.Duration) *Served { return &Served{gap: gap} }
+
+// service is since when a store was served, zero if it never was.
+type service struct {
+	since, last time.Time
+	// lost: somebody was refused since the last answer. rests: nobody has asked since then.
+	lost, rests bool
+}
+
+// answered is the service after an answer of the database at the time now.
+//
+// Without an answer for a while, nobody knows whether a lease could have been renewed, so the
+// service begins anew. It does not if nobody could have been refused: a store that nobody uses is
+// closed, and is opened as soon as somebody asks for it. Answers may come in another order than
+// they were given. So a clock that goes back a little is no gap.
+func (v service) answered(now time.Time, gap time.Duration) service {
+	between := now.Sub(v.last)
+	switch {
+	case v.since.IsZero(), v.lost, between < -gap, between > gap && !v.rests:
+		return service{since: now, last: now}
+	}
+	return service{since: v.since, last: later(v.last, now)}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// Answered notes an answer that the database has given at a time of its clock, and returns since
+// when it was asked without a gap.
+func (s *Served) Answered(now time.Time) (since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = s.at.answered(now, s.gap)
+	return s.at.since
+}
+
+// Lost notes that somebody was refused: the database does not answer, or writes nothing.
+func (s *Served) Lost() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at.lost = true
+}
+
+// waited notes how long a write has waited for its turn. Others have waited as long.
+func (s *Served) waited(d time.Duration) {
+	if d > s.gap {
+		s.Lost()
+	}
+}
+
+// Rests notes that the store is closed, and will be opened for whoever asks for it.
+func (s *Served) Rests() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at.rests = true
+}
