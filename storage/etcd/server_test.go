@@ -77,7 +77,7 @@ func serveOpen(t testing.TB, open etcd.Opener, cfg etcd.ServerConfig) *clientv3.
 }
 
 // serveServer serves a server by gRPC, and returns a client of it.
-func serveServer(t *testing.T, s *etcd.Server) *clientv3.Client {
+func serveServer(t testing.TB, s *etcd.Server) *clientv3.Client {
 	t.Helper()
 	g := grpc.NewServer(s.Options()...)
 	s.Register(g)
