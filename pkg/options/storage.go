@@ -340,8 +340,8 @@ func (o *StorageOptions) Open(ctx context.Context) (*storage.Store, error) {
 const watchGrace = 10 * time.Second
 
 // ApplyTo makes a server store its objects in the database: it sets c.RESTOptionsGetter, adds the
-// checks, metrics and transformers that belong to it, refuses stored objects whose encryption key is
-// missing (see [storage.Store.CheckEncryption]), and lets requests give up half a second before
+// checks, metrics and transformers that belong to it, refuses stored objects whose encryption key
+// is missing (see [storage.Store.CheckEncryption]), and lets requests give up half a second before
 // their time is over, so that they can still be answered why. The types of o.Scheme that cannot be
 // encoded in protobuf are answered in JSON, see [LeaveOutProtobuf]. If
 // c.ShutdownWatchTerminationGracePeriod is 0 it becomes ten seconds: a server without one waits for
@@ -431,8 +431,8 @@ func (encodings) ResourcePrefix(resource schema.GroupResource) string {
 	return resource.Group + "/" + resource.Resource
 }
 
-// checkKeys refuses to serve stored objects that nothing can decrypt. Their watch caches would never
-// be filled, and the log would say so each second.
+// checkKeys refuses to serve stored objects that nothing can decrypt. Their watch caches would
+// never be filled, and the log would say so each second.
 func (o *StorageOptions) checkKeys(c *genericapiserver.Config, store *storage.Store) error {
 	if store == nil {
 		return nil // which is refused later

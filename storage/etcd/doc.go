@@ -18,19 +18,19 @@
 //     reads an answer takes, it is of one revision, and its header is that of the first read: a
 //     watch from there misses nothing.
 //   - Put, DeleteRange of one key, and Txn that changes one key at most. A transaction compares any
-//     keys and ranges. All parts of an answer have one revision. A transaction without a write reads
-//     one snapshot. The comparisons of one with a write are those of the state that the write finds:
-//     what a lock guards is not written after the lock is lost. A write that compares other keys has
-//     a commit of its own, and the keys of a range that it compares are read while no other write
-//     goes on.
+//     keys and ranges. All parts of an answer have one revision. A transaction without a write
+//     reads one snapshot. The comparisons of one with a write are those of the state that the write
+//     finds: what a lock guards is not written after the lock is lost. A write that compares other
+//     keys has a commit of its own, and the keys of a range that it compares are read while no
+//     other write goes on.
 //   - Watch of a key or any range, from the compacted revision, any later one or a future one, with
 //     previous values, filters, progress, and the compacted revision when it is canceled. A
 //     response may be split at any event, since each revision has one event.
 //   - LeaseGrant, LeaseKeepAlive, LeaseRevoke, LeaseTimeToLive and LeaseLeases. A lease is a row of
 //     the database, and lasts by the database's clock. So every server of the database knows it,
-//     and it outlives them. What lapsed while no server was there, or the database was away, has its
-//     whole time again, as after a change of etcd's leader. Elections and locks of etcd's client
-//     work across servers.
+//     and it outlives them. What lapsed while no server was there, or the database was away, has
+//     its whole time again, as after a change of etcd's leader. Elections and locks of etcd's
+//     client work across servers.
 //   - Compact, Status, MemberList (this server), Defragment (there is nothing to do), and Alarm
 //     (there is none). Authenticate and AuthStatus say that there are no users, so clients that
 //     have one go on without it. gRPC's own service Health answers probes.
@@ -50,7 +50,8 @@
 // that lapses or is revoked are deleted in the same way, and those of many leases together. No key
 // is attached to the lease meanwhile.
 //
-// What a transaction with a write compares has at most 1.5 MiB: values, and keys, which count twice.
+// What a transaction with a write compares has at most 1.5 MiB: values, and keys, which count
+// twice.
 //
 // Keys have at most 1,024 bytes. A longer one is refused in a put, and does not exist in all else.
 //
@@ -69,19 +70,19 @@
 //
 //   - RangeStream is in the order of the keys. With another one, or with bounds of revisions, it is
 //     refused. etcd sorts by another target if no order is named.
-//   - Range with KeysOnly leaves out values, as etcd's did until 3.6, and keeps leases. Vitess needs
-//     those. Keys that a sort order does not tell apart are in the order of their names; a limit
-//     cuts off after sorting also where no order is named.
-//   - A negative revision of a read is the newest one. Values of comparisons that etcd does not know
-//     are refused.
+//   - Range with KeysOnly leaves out values, as etcd's did until 3.6, and keeps leases. Vitess
+//     needs those. Keys that a sort order does not tell apart are in the order of their names; a
+//     limit cuts off after sorting also where no order is named.
+//   - A negative revision of a read is the newest one. Values of comparisons that etcd does not
+//     know are refused.
 //   - Each answer inside of that of a transaction has a whole header.
-//   - A put with IgnoreValue, of a key that is not there and a lease that is not there, says that the
-//     key is not there.
+//   - A put with IgnoreValue, of a key that is not there and a lease that is not there, says that
+//     the key is not there.
 //   - The ID of a lease is not negative. LeaseLeases is in the order of IDs, not of expiry, and the
 //     keys of LeaseTimeToLive are in the order of their names.
-//   - A watch that is canceled has the reason in words, and its header a revision. Events of several
-//     revisions may come in one response, and a long run of events in several. Progress is told
-//     when there is something newer than what was told before.
+//   - A watch that is canceled has the reason in words, and its header a revision. Events of
+//     several revisions may come in one response, and a long run of events in several. Progress is
+//     told when there is something newer than what was told before.
 //   - A server answers Status as the leader, with the revision as the index of the log.
 //   - The metrics are others, but those of metrics.go. The gateway has no websockets, sends no
 //     headers for pages of other origins, and does not serve pages; its requests are smaller, as

@@ -30,8 +30,8 @@ type StorePool = database.StorePool
 // Open opens a store. Its error is one sentence that says what to do, without passwords.
 func Open(ctx context.Context, c Config) (*Store, error) { return database.Open(ctx, c, nil) }
 
-// StartingUp tells whether a database could not be opened since its server is starting up. So it can
-// be opened soon.
+// StartingUp tells whether a database could not be opened since its server is starting up. So it
+// can be opened soon.
 func StartingUp(err error) bool { return errors.Is(err, contract.ErrStartingUp) }
 
 // OpenStores connects to a database, of which it opens no store yet. Config.Store is not used.

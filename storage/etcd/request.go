@@ -102,8 +102,8 @@ func (s *receivedStream) RecvMsg(v any) error { return s.r.decode(v) }
 
 // countedStream is a call with any number of requests, which come when the client likes. Each
 // counts until the next one is asked for. A small one, as every ordinary client sends it, waits for
-// room. A larger one would be held meanwhile, so it is refused if there is none. gRPC holds what has
-// come of one, however long it is, until it is whole.
+// room. A larger one would be held meanwhile, so it is refused if there is none. gRPC holds what
+// has come of one, however long it is, until it is whole.
 type countedStream struct {
 	grpc.ServerStream
 	s    *Server

@@ -18,10 +18,10 @@ import (
 
 // A transaction is done in one of two ways, and in a loop, since others write meanwhile.
 //
-// It reads what is compared, at one revision. If what it does then writes nothing, it reads the rest
-// at the same revision, and the answer is that of a transaction which was done there. That revision
-// is the head of a read that began after the call did, so the transaction takes its place between
-// the call and its answer.
+// It reads what is compared, at one revision. If what it does then writes nothing, it reads the
+// rest at the same revision, and the answer is that of a transaction which was done there. That
+// revision is the head of a read that began after the call did, so the transaction takes its place
+// between the call and its answer.
 //
 // If it writes a key, the write expects the key at the revision that was read. So it is written
 // only if nobody has written the key since, and the comparisons of this key come out the same at

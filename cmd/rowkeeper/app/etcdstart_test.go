@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestEtcdWaitsForStart: a PostgreSQL server that says that it is starting up is asked again. Another
-// fault ends the process.
+// TestEtcdWaitsForStart: a PostgreSQL server that says that it is starting up is asked again.
+// Another fault ends the process.
 func TestEtcdWaitsForStart(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 )
 
 // serveCommand is the command "serve": the example API, definitions, or both. Nobody gets the
-// example unasked, since the names of its resources hide those of definitions with the same ones. An
-// aggregated server has no definitions, so it is there for the example.
+// example unasked, since the names of its resources hide those of definitions with the same ones.
+// An aggregated server has no definitions, so it is there for the example.
 type serveCommand struct {
 	server  *server.Server
 	config  *apiserver.Config

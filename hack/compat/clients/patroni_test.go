@@ -191,8 +191,8 @@ func (m *member) awaitLine(text string, before int) {
 }
 
 // TestPatroni: a cluster begins, gets a replica, switches over when it is told so, and fails over
-// when its leader is killed. A front end that is killed, and is back after some seconds, makes it do
-// nothing.
+// when its leader is killed. A front end that is killed, and is back after some seconds, makes it
+// do nothing.
 func TestPatroni(t *testing.T) {
 	need(t, "patroni", "patroni", "--version")
 	bin, err := programs.FindPostgres()

@@ -12,9 +12,9 @@ type Quota Usage
 // leaseBytes is about what a lease needs.
 const leaseBytes = 64
 
-// With returns the usage of a store with so many leases, each of which counts as an object. Without
-// that, a store with a quota could be filled with leases.
-func (u Usage) With(leases int64) Usage {
+// WithLeases returns the usage of a store with so many leases, each of which counts as an object.
+// Without that, a store with a quota could be filled with leases.
+func WithLeases(u Usage, leases int64) Usage {
 	return Usage{Objects: u.Objects + leases, Bytes: u.Bytes + leases*leaseBytes}
 }
 

@@ -143,8 +143,8 @@ func (c Config) connect(ctx context.Context) (contract.Database, error) {
 	return db, nil
 }
 
-// sentence says of an error that is no sentence what could not be done. Whoever starts a server with
-// a wrong password asked for no migration, and need not be told of it.
+// sentence says of an error that is no sentence what could not be done. Whoever starts a server
+// with a wrong password asked for no migration, and need not be told of it.
 func sentence(what string, err error) error {
 	if known := (*contract.Error)(nil); errors.As(err, &known) {
 		return err
@@ -275,7 +275,7 @@ func MeasureStore(ctx context.Context, c Config) (usage contract.Usage, quota co
 		if err == nil {
 			leases, _, err = b.CountLeases(ctx)
 		}
-		usage = usage.With(leases)
+		usage = contract.WithLeases(usage, leases)
 		return err
 	})
 	return usage, quota, err

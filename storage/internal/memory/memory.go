@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// Available is how many bytes of memory this process has: what GOMEMLIMIT says, or its control group,
-// or the machine, whichever is least. It is math.MaxInt64 where nothing of that can be found out.
+// Available is how many bytes of memory this process has: what GOMEMLIMIT says, or its control
+// group, or the machine, whichever is least. It is math.MaxInt64 where nothing of that can be found
+// out.
 func Available() int64 {
 	least := debug.SetMemoryLimit(-1)
 	if group, ok := Group(); ok {

@@ -85,8 +85,8 @@ func TestQueueKeepsApart(t *testing.T) {
 	}
 }
 
-// TestQueueKeepsConditions: a mutation with a condition is a group of its own, and has its turn when
-// it is the first.
+// TestQueueKeepsConditions: a mutation with a condition is a group of its own, and has its turn
+// when it is the first.
 func TestQueueKeepsConditions(t *testing.T) {
 	q := newQueue(100, 1<<20, contract.Limits{GroupMutations: 4, GroupBytes: 1 << 20})
 	for i, condition := range []*contract.Condition{nil, {}, nil, {}, {}, nil, nil} {

@@ -136,7 +136,7 @@ func (s *Store) measure(ctx context.Context, m *measured) error {
 		}
 		m.counted = true
 	}
-	s.excess.Store(contract.ExcessOf(q, m.usage.With(m.leases)))
+	s.excess.Store(contract.ExcessOf(q, contract.WithLeases(m.usage, m.leases)))
 	if q.Bytes == 0 {
 		m.history = nil
 	} else if r := contract.EarlyBoundary(m.history, q.Bytes); r > st.Compacted {

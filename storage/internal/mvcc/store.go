@@ -60,8 +60,8 @@ type Config struct {
 	// Polls is shared with the other stores of the [contract.Database], whose backends are
 	// [contract.Shared]. Default: one for this store alone.
 	Polls *Polls
-	// Reopened: whoever has opened the Store opens another one if it breaks. Then a panic of what it
-	// does in the background breaks it, and else ends the process.
+	// Reopened: whoever has opened the Store opens another one if it breaks. Then a panic of what
+	// it does in the background breaks it, and else ends the process.
 	Reopened bool
 	// Served outlives the Store where that is closed while nobody uses it. Default: a new one.
 	Served *contract.Served

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// TestListsTakeTurns: a store with a hundred lists leaves one to another store, and takes turns with
-// it. Alone, it reads as many as there are.
+// TestListsTakeTurns: a store with a hundred lists leaves one to another store, and takes turns
+// with it. Alone, it reads as many as there are.
 func TestListsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lists := NewLists(4 + keptForSingle)

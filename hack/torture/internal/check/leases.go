@@ -7,7 +7,8 @@ import (
 )
 
 // Leased is a key that was attached to a lease. Attached: the write was acknowledged. From Earliest
-// on the lease may have lapsed: then a request began that is known to have made it last for so long.
+// on the lease may have lapsed: then a request began that is known to have made it last for so
+// long.
 type Leased struct {
 	Key      string
 	Attached bool
