@@ -124,7 +124,10 @@ type Store struct {
 	// identity is that of the store when it was opened.
 	identity string
 	// fencing is held while the history is looked into or changed: only its holder calls adopt.
-	fencing  lock
+	fencing lock
+	// beforeAdopting is what BeforeAdopting has set, nil if nothing is.
+	beforeAdopting atomic.Pointer[func(context.Context) error]
+
 	reapSoon chan time.Duration
 	// reaping is held while expired keys are deleted. It protects damaged, the expired keys that
 	// cannot be deleted, and stuck, the number of leases that have such keys.
