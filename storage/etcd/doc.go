@@ -42,6 +42,12 @@
 // that lapses or is revoked are deleted one after the other, too. No key is attached to the lease
 // meanwhile.
 //
+// A transaction that writes and reads is committed before it reads, at its own revision. If it
+// cannot read any more, since the database went away or compaction has passed the revision, the
+// client gets etcd's error for a request that has timed out. This is the truth: the outcome may be
+// either, and whoever needs to know reads the key. Half an answer, or one of a later revision, would
+// not be.
+//
 // A comparison of a range of keys is refused. In a transaction that writes, it would have to hold
 // at the revision before the write, and a write expects something of its own key only.
 //
