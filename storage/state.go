@@ -72,13 +72,18 @@ func (c *change) begin(ctx context.Context, suggestion runtime.Object) error {
 	if suggestion == nil {
 		return c.read(ctx)
 	}
-	// A cached object is as good as the caches are now: with an era they all end.
-	era, objects := c.r.mvcc.Era(), c.r.objects
+	objects := c.r.objects
 	revision, err := objects.versioner.ObjectResourceVersion(suggestion)
 	if err != nil {
 		return fmt.Errorf("the cached object has no usable resourceVersion: %w", err)
 	}
 	if revision == 0 && !c.orEmpty {
+		return c.read(ctx)
+	}
+	// The suggestion was cached before this was called, and caches end only some time after an era.
+	// So its era is not the present one for certain, but where its revision says so.
+	era := c.r.mvcc.EraOf(contract.Revision(revision))
+	if revision > 0 && era == 0 {
 		return c.read(ctx)
 	}
 	// The caller's function changes the object in place, so it is serialized before.

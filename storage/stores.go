@@ -71,9 +71,10 @@ func CheckStoreName(name string) error { return database.CheckStoreName(name) }
 
 // MoveResource moves the objects of a resource to another store, from where they are, and records
 // that. The prefix is that of the servers (RESTOptions.Prefix, default [DefaultPrefix]). The
-// objects are below it, in the directory group/resource. No server may run meanwhile: one that
-// serves the resource all the same closes the database. A store is refused in which a third one
-// keeps its objects of the resource.
+// objects are below it, in the directory group/resource. No server should run meanwhile: one that
+// serves the resource all the same closes the database, and what it has confirmed until then is
+// moved. Both stores are fenced, so all clients of servers that go on list anew. A store is refused
+// in which a third one keeps its objects of the resource.
 //
 // The objects keep their UIDs and the times at which they expire. They get new resourceVersions if
 // the other store was ever written. Its history is fenced beyond that of the first one, so that

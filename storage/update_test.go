@@ -104,6 +104,42 @@ func TestNoChangeOfAnOutdatedSuggestion(t *testing.T) {
 	}
 }
 
+// TestSuggestionOfAnEarlierHistory: an object that was cached before the history changed is not
+// what an update begins with, though its revision stands in the database: for something else,
+// perhaps.
+func TestSuggestionOfAnEarlierHistory(t *testing.T) {
+	db := memory(t)
+	r := pods(t, db)
+	cached := create(t, r, pod("a"))
+	cached.Labels = map[string]string{"of": "a history that is lost"}
+	if _, err := db.Fence(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time it was written in this history
+		out := &example.Pod{}
+		if err := r.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil, changing(counting),
+			cached.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		if len(out.Labels) > 0 {
+			t.Errorf("an update has written the labels %v", out.Labels)
+		}
+	}
+	now, err := label(t.Context(), r, "a", "new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now.Labels["cached"] = "now"
+	out := &example.Pod{}
+	if err := r.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil, changing(counting),
+		now); err != nil {
+		t.Fatal(err)
+	}
+	if out.Labels["cached"] != "now" {
+		t.Error("what was cached in this history is not used")
+	}
+}
+
 // TestVerdictsOnSuggestions: an error that was made of an outdated suggestion is not the last word,
 // one made of a current suggestion is, after one read.
 func TestVerdictsOnSuggestions(t *testing.T) {

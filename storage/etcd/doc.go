@@ -53,6 +53,12 @@
 // What a transaction with a write compares has at most 1.5 MiB: values, and keys, which count
 // twice.
 //
+// A transaction that writes and reads is committed before it reads, at its own revision. If it
+// cannot read any more, since the database went away or compaction has passed the revision, the
+// client gets etcd's error for a request that has timed out. This is the truth: the outcome may be
+// either, and whoever needs to know reads the key. Half an answer, or one of a later revision,
+// would not be.
+//
 // Keys have at most 1,024 bytes. A longer one is refused in a put, and does not exist in all else.
 //
 // Keys that begin with "rowkeeper/" hold what Rowkeeper records in the store, such as which other

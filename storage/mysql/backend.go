@@ -73,6 +73,7 @@ func newDatabase(s *server, timeout time.Duration) *database {
 		admin:   s.pool(connector{server: s, transactions: true, once: true}, adminConns),
 		lists:   sqlkit.NewLists(s.cfg.readConns),
 	}
+	d.tails.SetConnMaxLifetime(min(s.cfg.connLifetime, contract.PollLifetime))
 	d.holders.Hold()
 	return d
 }

@@ -26,7 +26,8 @@
 //	connect_timeout          10s        the time in which a server must accept a connection; a mere number is seconds
 //	pool_max_conns           8          the greatest number of connections for lists and single reads; up to 17 more write and
 //	                                    follow the logs; one store needs less than nine
-//	pool_max_conn_lifetime   1h         the age at which a connection is replaced
+//	pool_max_conn_lifetime   1h         the age at which a connection is replaced; those that poll
+//	                                    are replaced after a minute
 //	pool_max_conn_idle_time  5m         the time after which a connection that nobody uses is closed
 //
 // # What the server must be like

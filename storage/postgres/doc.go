@@ -19,7 +19,7 @@
 //	pool_max_conns                most connections that read lists at the same time; 8
 //	pool_min_conns                connections of these that are kept open; 0
 //	pool_min_idle_conns           connections of these that are kept open and unused; 0
-//	pool_max_conn_lifetime        age at which a connection is replaced, such as 30m; 1h
+//	pool_max_conn_lifetime        age at which a connection is replaced, such as 30m; 1h. Those that poll are replaced after a minute
 //	pool_max_conn_lifetime_jitter random part that is added to it; 0s
 //	pool_max_conn_idle_time       time after which an unused connection is closed; 30m
 //	pool_health_check_period      how often both are looked at; 1m

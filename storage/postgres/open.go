@@ -78,6 +78,9 @@ func connect(ctx context.Context, cfg *config) (*database, error) {
 		if p.pool != &d.reads {
 			pc.MinConns, pc.MinIdleConns = 0, 0
 		}
+		if p.pool == &d.tails && pc.MaxConnLifetime > contract.PollLifetime {
+			pc.MaxConnLifetime, pc.MaxConnLifetimeJitter = contract.PollLifetime, 0
+		}
 		pc.ConnConfig.ConnectTimeout = cmp.Or(pc.ConnConfig.ConnectTimeout, cfg.timeout/3)
 		pc.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
 			return d.begin(cc)

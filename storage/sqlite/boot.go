@@ -50,7 +50,7 @@ func (b *backend) at(c *sqlite3.Conn, synchronous string) (restore func(), err e
 	if synchronous == b.cfg.synchronous || b.cfg.memory() {
 		return func() {}, nil
 	}
-	if err := c.Set("synchronous", synchronous); err != nil {
+	if err := setSynchronous(c, synchronous); err != nil {
 		return nil, err
 	}
 	return func() {
@@ -63,7 +63,7 @@ func (b *backend) at(c *sqlite3.Conn, synchronous string) (restore func(), err e
 			}
 			c.BusyTimeout(0)
 		}
-		if err := c.Set("synchronous", b.cfg.synchronous); err != nil {
+		if err := setSynchronous(c, b.cfg.synchronous); err != nil {
 			c.Broken = true
 			c.KeepLog() // readers have it open
 			b.opts.Logger.Error("cannot reset PRAGMA synchronous; the connection is closed",

@@ -48,10 +48,10 @@ func (b *backend) connectWriter() (*sqlite3.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// fullfsync makes FULL true on macOS, where fsync alone does not reach the disk.
+	if err := setSynchronous(c, b.cfg.synchronous); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
 	if c, err = setUp(c, [][2]string{
-		{"synchronous", b.cfg.synchronous},
-		{"fullfsync", strconv.FormatBool(b.cfg.synchronous == "FULL")},
 		{"checkpoint_fullfsync", strconv.FormatBool(b.cfg.synchronous != "OFF")},
 		{"cache_size", strconv.Itoa(-b.cfg.cacheKiB)},
 	}); err != nil {
@@ -69,6 +69,15 @@ func (b *backend) connectWriter() (*sqlite3.Conn, error) {
 	// begin waits by itself. The settings above read the schema, and wait as every statement does.
 	c.BusyTimeout(0)
 	return c, nil
+}
+
+// setSynchronous makes the commits of a connection as durable as synchronous says. fullfsync makes
+// FULL true on macOS, where fsync alone does not reach the disk.
+func setSynchronous(c *sqlite3.Conn, synchronous string) error {
+	if err := c.Set("fullfsync", strconv.FormatBool(synchronous == "FULL")); err != nil {
+		return err
+	}
+	return c.Set("synchronous", synchronous)
 }
 
 // connectReader opens a connection that cannot write.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -64,11 +65,29 @@ func (d driver) CreateStore(ctx context.Context, url string,
 		return false, contract.Errorf(contract.Denied, "the directory %s of the stores cannot be "+
 			"created: %w", dir, err)
 	}
+	if err := syncParent(dir); err != nil {
+		return false, contract.Errorf(contract.Unavailable, "the directory %s of the stores cannot "+
+			"be made durable: check the disk: %w", dir, err)
+	}
 	if created, err = newBackend(cfg, opts).create(); err != nil {
 		return false, err
 	}
 	_, err = upgrade(ctx, cfg, opts)
 	return created && err == nil, err
+}
+
+// syncParent makes a directory's name durable. In the directory, SQLite does the same for the log
+// of a file, and so for the file itself, when it waits for the log's first commit. Windows does not
+// let a directory be waited for.
+func syncParent(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	f, err := os.Open(filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	return errors.Join(syncFile(f), f.Close())
 }
 
 // Stores implements [contract.Driver].

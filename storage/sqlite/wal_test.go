@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // TestLogIsCopied writes without readers: the log is begun anew again and again, and is never
@@ -196,4 +199,52 @@ func TestShownIsDurable(t *testing.T) {
 	if st, err := b.State(ctx); err != nil || st.Head.Revision < 2 {
 		t.Errorf("the state is %+v, %v", st, err)
 	}
+}
+
+// TestDirectoryOfStoresIsDurable: before a store is created, the disk has the name of the directory
+// in which its file is.
+func TestDirectoryOfStoresIsDurable(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no directory can be waited for")
+	}
+	url := fresh(t)
+	cfg, err := configure(url, contract.DriverOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	synced := false
+	defer func(f func(*os.File) error) { syncFile = f }(syncFile)
+	syncFile = func(f *os.File) error {
+		if f.Name() == filepath.Dir(cfg.path) {
+			_, err := os.Stat(storesOf(cfg.path))
+			synced = err == nil
+		}
+		return f.Sync()
+	}
+	opts := options(t)
+	opts.Store = "other"
+	if _, err := Driver.CreateStore(t.Context(), url, opts); err != nil || !synced {
+		t.Errorf("the directory's name is durable: %t, %v", synced, err)
+	}
+}
+
+// TestBootReachesTheDisk: a transaction that is to be on the disk is, on macOS, too, and those
+// after it are as the URL says.
+func TestBootReachesTheDisk(t *testing.T) {
+	b := open(t, fresh(t)+"?synchronous=NORMAL").(*backend)
+	defer b.Close()
+	reaches := func(synchronous, want string) {
+		t.Helper()
+		if err := b.transactAt(t.Context(), synchronous, func(c *sqlite3.Conn) (bool, error) {
+			got, err := c.Once("PRAGMA fullfsync")
+			if err != nil || got != want {
+				t.Errorf("fullfsync is %s, %v, with synchronous=%s", got, err, synchronous)
+			}
+			return false, nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	reaches("FULL", "1")
+	reaches("NORMAL", "0")
 }

@@ -315,7 +315,10 @@ func listPage(ctx context.Context, objects metadata.ResourceInterface,
 	return list, err
 }
 
-// deletePage deletes objects that were listed.
+// deletePage deletes objects that were listed. Beside a restore, which brings back objects with
+// their UIDs, what remains is the moment after the namespace was read: if the restore brings back
+// both within it, the objects of this page are deleted. Whoever wants to exclude that stops the
+// servers first.
 func (c *NamespaceController) deletePage(ctx context.Context, objects metadata.ResourceInterface,
 	listed []metav1.PartialObjectMetadata, n *corev1.Namespace) error {
 	// The namespace is looked at after the list: if it is the same then, all that was listed is in

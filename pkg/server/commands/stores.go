@@ -219,9 +219,9 @@ func newMoveCommand(p server.Program) *cobra.Command {
 		Use:   "move GROUP/RESOURCE --to NAME",
 		Short: "Move the objects of a resource to another store",
 		Long: "Move puts the objects of a resource into another store of the database, and records " +
-			"that they are there, as the flag --store-for of servers has to say. No server may run " +
-			"meanwhile: one that serves the resource closes the database. The history of the " +
-			"other store is fenced, so that clients begin their watches anew. A move that was " +
+			"that they are there, as the flag --store-for of servers has to say. No server should " +
+			"run meanwhile: one that serves the resource closes the database. The histories of " +
+			"both stores are fenced, so that clients begin their watches anew. A move that was " +
 			"interrupted leaves the objects in one of the two stores, and no server serves them " +
 			"until a move was repeated, in the same direction or back.",
 		Example: "  " + p.Name + " stores move coordination.k8s.io/leases --to leases " +

@@ -29,6 +29,12 @@ import (
 // too old. Each store whose gate asks for its row finds that in the same answer, and uses the
 // answer only if [Gate.Let] lets it.
 //
+// All of that needs a connection that is begun. A server that is not the primary any more, and does
+// not know it, answers on those that are there as it always did: it says that it takes writes, and
+// nothing tells that it is alone. So the connections by which stores are polled are replaced when
+// they are [PollLifetime] old. If the address leads elsewhere by then, the new connection tells,
+// and the first rule does the rest.
+//
 // A connection that is too old for one store is closed, also if others would still use it: they
 // find the same as with any connection that is lost. A store reads its row once for each connection
 // that is newer. On the connections that are there it compares two values in memory.
@@ -61,6 +67,11 @@ const (
 	CommitConns = 8
 	StoreConns  = 3
 )
+
+// PollLifetime is the age at which a connection by which stores are polled is replaced, however old
+// the others may become. It bounds how long a process that only reads can believe a server to which
+// the address does not lead any more. It costs a connection now and then, of the few that poll.
+const PollLifetime = time.Minute
 
 // Address numbers the connections that are begun to where a database's URL leads: above 0, in the
 // order in which they are begun. It is shared by the stores of the database. The zero value is

@@ -16,9 +16,10 @@ import (
 
 // MoveResource moves the objects of a resource to another store, from where they are, and records
 // that. The prefix is that of the servers, by default [DefaultPrefix]. The objects are below it, in
-// the directory that the resource names, group/resource. No server may run meanwhile: one that
-// serves the resource all the same closes the database. A store is refused in which a third one
-// keeps its objects of the resource.
+// the directory that the resource names, group/resource. No server should run meanwhile: one that
+// serves the resource all the same closes the database, and what it has confirmed until then is
+// moved. Both stores are fenced, so all clients of servers that go on list anew. A store is refused
+// in which a third one keeps its objects of the resource.
 //
 // The objects keep their UIDs and the times at which they expire. They get new resourceVersions if
 // the other store was ever written. Its history is fenced beyond that of the first one, so that
@@ -52,7 +53,8 @@ func MoveResource(ctx context.Context, c Config, prefix, resource,
 // last one if it is interrupted:
 //
 //  1. The record says that the objects are moved between the two stores, and are still where they
-//     were. From here on nobody serves them who has heard of it.
+//     were. From here on nobody serves them who has heard of it. Then the store where they are is
+//     fenced. From here on nobody writes them.
 //  2. All objects are put into the other store, in one transaction.
 //  3. The record says that they are there, and still moved.
 //  4. They are deleted where they were.
@@ -63,8 +65,18 @@ func MoveResource(ctx context.Context, c Config, prefix, resource,
 // such objects before 1. If it has, and there are none to move, its objects are not copies: the
 // record names it in one step, and nothing is deleted.
 //
-// A server that has not heard of 1 may still write where the objects were. Before 3, the move finds
-// that and stops. After 3, it deletes no object that is newer than the copy, and stops there.
+// A server may run that has not heard of 1. Until the fence it writes as before, and all of that is
+// copied: deletions leave nothing to copy. To look into the log later would not do, whenever it is:
+// the server could delete an object after the look, confirm that, and hear of 1 then; the object
+// would come back in the other store. But after the fence each commit is refused, under the commit
+// lock, whose process has not gone over to the new epoch (contract.CheckGroup). Before a server
+// goes over, it reads the record ([Store.hear]), which is there since 1 is older than the fence; so
+// it goes over only if it serves none of the objects. A server that opens the store after the fence
+// reads the record after that, too. It does not matter how late the server hears of 1, or whether.
+//
+// Programs that do not follow the record, such as `rowkeeper etcd` on that store, do not heed it.
+// Before 3, the move finds what they write anew and stops. After 3, it deletes no object that is
+// newer than the copy, and stops there.
 type move struct {
 	store     *Store
 	c         Config
@@ -112,8 +124,8 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 	if err := m.record(ctx, from, to, 0); err != nil {
 		return 0, err
 	}
-	// What is written before the servers hear of it is moved, too.
-	head, err := source.mvcc.Head(ctx)
+	// What is written before the fence is moved, too.
+	head, err := source.mvcc.Fence(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -160,7 +172,10 @@ func (m *move) adopt(ctx context.Context, source, target *mvcc.Store, to string)
 	if err := m.record(ctx, to, "", 0); err != nil {
 		return err
 	}
-	// A server that had not heard of it may have written.
+	// A server that had not heard of it may have written, before the fence.
+	if _, err := source.Fence(ctx); err != nil {
+		return err
+	}
 	some, err := anyBelow(ctx, source, m.directory)
 	if err == nil && some {
 		err = errors.Join(both, m.record(ctx, from, "", 0))

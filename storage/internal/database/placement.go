@@ -129,8 +129,13 @@ func readRecord(ctx context.Context, s *mvcc.Store) (record, error) {
 	case kv == nil:
 		return record{at: head}, nil
 	}
-	r, err := parseRecord(kv.Value)
-	r.revision, r.at = kv.Revision, head
+	return recordAt(kv.Value, kv.Revision, head)
+}
+
+// recordAt is what the key of the record holds, which is current at the head.
+func recordAt(value []byte, revision, head contract.Revision) (record, error) {
+	r, err := parseRecord(value)
+	r.revision, r.at = revision, head
 	return r, err
 }
 
@@ -234,6 +239,10 @@ func (s *Store) assign(ctx context.Context, c Config, storeFor map[string]string
 		if other != s {
 			s.placements.asked[resource] = store
 		}
+	}
+	// It has to come before the record is read; see move.
+	for _, other := range s.all() {
+		other.mvcc.BeforeAdopting(s.hear)
 	}
 	known, err := readRecord(ctx, s.mvcc)
 	if err != nil {
@@ -482,8 +491,8 @@ func anyBelow(ctx context.Context, s *mvcc.Store, directory contract.Key) (bool,
 func (pl *placements) learn(r record) error {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
-	if r.at <= pl.known.at {
-		return nil
+	if pl.misplaced != nil || r.at <= pl.known.at {
+		return pl.misplaced
 	}
 	pl.known = r
 	for _, directory := range slices.Sorted(maps.Keys(pl.served)) {
@@ -497,6 +506,26 @@ func (pl *placements) learn(r record) error {
 			pl.misplaced = err
 			return err
 		}
+	}
+	return nil
+}
+
+// hear learns what is recorded before one of the stores goes over to a new epoch; see move. If this
+// process serves what is elsewhere by now, the store stays behind, where nothing can be written or
+// read, until what follows the record has closed the database.
+func (s *Store) hear(ctx context.Context) error {
+	row, head, err := s.mvcc.Peek(ctx, placementKey)
+	if err != nil {
+		return err
+	}
+	r := record{at: head}
+	if row != nil {
+		if r, err = recordAt(row.Value, row.Revision, head); err != nil {
+			return err
+		}
+	}
+	if err := s.placements.learn(r); err != nil {
+		return fmt.Errorf("%w: %w", contract.ErrClosed, err)
 	}
 	return nil
 }

@@ -403,7 +403,8 @@ func (s *Store) Close() error {
 
 func (s *Store) closeOthers() error {
 	var errs []error
-	for _, s := range s.all() {
+	// The own store comes last: another one that goes over to a new epoch reads in it.
+	for _, s := range slices.Backward(s.all()) {
 		errs = append(errs, s.mvcc.Close())
 	}
 	if s.placements.disconnect != nil {

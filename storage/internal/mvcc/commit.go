@@ -262,6 +262,10 @@ func (s *Store) commitGroup(writes []*write) {
 // reads.
 func (s *Store) Era() contract.Era { return s.hub.presentEra() }
 
+// EraOf returns the era in which something was read that is at a revision, whenever that was. It is
+// 0 if that is not known, so that it has to be read again.
+func (s *Store) EraOf(r contract.Revision) contract.Era { return s.hub.eraOf(r) }
+
 // ErrOtherEra refuses a write whose expectation was read in an era that is over.
 var ErrOtherEra = contract.Errorf(contract.Unavailable, "what was read before may be of a history that is lost, and "+
 	"nothing was written: read again")

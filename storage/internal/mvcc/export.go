@@ -105,7 +105,10 @@ func (s *Store) Import(ctx context.Context, in *contract.Import) (contract.State
 		if in.Beside {
 			reason = "an import has added keys"
 		}
-		s.adopt(st, slog.LevelInfo, reason)
+		if err := s.adopt(ctx, st, slog.LevelInfo, reason); err != nil {
+			s.log.Warn("the import was done, and this process does not go over to the new history "+
+				"yet", "err", err)
+		}
 	}
 	return st, nil
 }

@@ -147,8 +147,7 @@ func (s *Store) refenceLocked(suspect contract.Position, reason string) error {
 	case err == nil && st.Head.Epoch != seen.Epoch && contract.Adoptable(seen.Revision, st) && !id.Moved():
 		// Somebody fenced, perhaps by hand or by a restore. The process that noticed a loss has
 		// said so.
-		s.adopt(st, slog.LevelWarn, reason)
-		return nil
+		return s.adopt(ctx, st, slog.LevelWarn, reason)
 	case err == nil && st.Head.Epoch == seen.Epoch && st.Head.Revision >= seen.Revision:
 		// Each position has to be in the log: the delivered one, and all that were seen since. The
 		// newest of them may belong to the new history already.
@@ -190,8 +189,7 @@ func (s *Store) fenceLocked(ctx context.Context, seen contract.Position, id cont
 		return fmt.Errorf("cannot record the boot: %w", err)
 	}
 	s.metrics.fenced()
-	s.adopt(st, level, reason)
-	return nil
+	return s.adopt(ctx, st, level, reason)
 }
 
 // startEpoch is StartEpoch, and tells the other processes.
@@ -203,9 +201,15 @@ func (s *Store) startEpoch(ctx context.Context, f contract.Fence) (contract.Stat
 	return st, err
 }
 
-// adopt moves this process to another history. The level of the line in the log is Error only if
-// this process noticed that history was lost.
-func (s *Store) adopt(st contract.State, level slog.Level, reason string) {
+// adopt moves this process to another history, unless what BeforeAdopting has set refuses that. The
+// level of the line in the log is Error only if this process noticed that history was lost.
+func (s *Store) adopt(ctx context.Context, st contract.State, level slog.Level,
+	reason string) error {
+	if f := s.beforeAdopting.Load(); f != nil {
+		if err := (*f)(ctx); err != nil {
+			return err
+		}
+	}
 	s.log.Log(s.ctx, level, "the database's history has changed; all watches end and caches are "+
 		"filled again", "reason", reason, "epoch", int64(st.Head.Epoch), "revision",
 		int64(st.Head.Revision))
@@ -213,6 +217,33 @@ func (s *Store) adopt(st contract.State, level slog.Level, reason string) {
 	s.deltas.forget()
 	s.left.forget()
 	s.hub.reset(st)
+	return nil
+}
+
+// BeforeAdopting has f called each time before this process goes over to another epoch. While f
+// returns an error, the process stays in the old one. There it reads and writes nothing, since the
+// database has left it, and each attempt calls f again. So whoever commits something and then
+// fences the store knows: a process writes to the store after that only if its f was called after
+// the commit and has not refused. f must not use this store but by Peek.
+func (s *Store) BeforeAdopting(f func(context.Context) error) { s.beforeAdopting.Store(&f) }
+
+// Peek reads a key as the database has it, and the head, whatever history this process is in. Only
+// what is called by BeforeAdopting needs that: this process is about to follow the database.
+func (s *Store) Peek(ctx context.Context, key contract.Key) (row *contract.Row,
+	head contract.Revision, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	row, st, err := s.b.Get(ctx, key)
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case st.Dropped():
+		return nil, 0, contract.ErrDropped
+	case !st.Writable:
+		return nil, 0, contract.Errorf(contract.ReadOnly, "the database answers as a read-only "+
+			"server (a standby, or demoted): its answers may be late and are not used")
+	}
+	return row, st.Head.Revision, nil
 }
 
 // Fence starts a new epoch by hand: after a restore that nothing else could notice.

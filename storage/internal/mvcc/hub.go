@@ -103,8 +103,9 @@ type hub struct {
 	delivered contract.Position
 	// trail is what this process knows of the history, which may be ahead of delivered.
 	trail trail
-	// era is that of delivered and the trail.
-	era contract.Era
+	// era is that of delivered and the trail. It began at the revision began.
+	era   contract.Era
+	began contract.Revision
 	// compacted is the newest boundary that this process knows of.
 	compacted contract.Revision
 	ring      []*Event
@@ -183,6 +184,7 @@ func (h *hub) skip(st contract.State) {
 func (h *hub) startLocked(st contract.State) {
 	h.era++
 	h.delivered = h.trail.delivered()
+	h.began = h.delivered.Revision
 	h.compacted = max(h.compacted, st.Compacted)
 	h.cache.reset(h.delivered)
 	h.ring, h.ringBytes, h.ringStart = nil, 0, h.delivered.Revision
@@ -470,6 +472,18 @@ func (h *hub) undecided() ([]contract.Position, contract.Era) {
 func (h *hub) presentEra() contract.Era {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.era
+}
+
+// eraOf is the era in which something at a revision was read, 0 if that is not known. All that was
+// read in earlier eras is at revisions up to that at which this one began, or is compared with the
+// log yet. In the first one nothing was read before.
+func (h *hub) eraOf(r contract.Revision) contract.Era {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.era > 1 && r <= h.began {
+		return 0
+	}
 	return h.era
 }
 

@@ -137,7 +137,10 @@ type Store struct {
 	// identity is that of the store when it was opened.
 	identity string
 	// fencing is held while the history is looked into or changed: only its holder calls adopt.
-	fencing  lock
+	fencing lock
+	// beforeAdopting is what BeforeAdopting has set, nil if nothing is.
+	beforeAdopting atomic.Pointer[func(context.Context) error]
+
 	reapSoon chan time.Duration
 	// served says since when this process serves the store, by which leases end.
 	served *contract.Served
