@@ -26,7 +26,7 @@ import (
 type cachedStore struct {
 	*cacher.CacheDelegator
 	cache *cacher.Cacher
-	log   *resource
+	log   *objectStore
 	// mostReplayed is how many revisions, of all resources, a watch may be behind that is resumed
 	// from the log.
 	mostReplayed contract.Revision

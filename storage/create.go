@@ -13,7 +13,7 @@ import (
 )
 
 // Create writes an object that does not exist yet. ttl is in seconds, 0 for ever.
-func (r *resource) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+func (r *objectStore) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	k, err := r.keys.object(key)
 	if err != nil {
 		return err

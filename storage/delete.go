@@ -14,7 +14,7 @@ import (
 // validation runs before every attempt; without its consent nothing is deleted. With
 // opts.ExpectTransformOrDecodeError, only an object that cannot be read is deleted; out is not set
 // then.
-func (r *resource) Delete(ctx context.Context, key string, out runtime.Object,
+func (r *objectStore) Delete(ctx context.Context, key string, out runtime.Object,
 	preconditions *apistorage.Preconditions, validate apistorage.ValidateObjectFunc,
 	suggestion runtime.Object, opts apistorage.DeleteOptions) error {
 	k, err := r.keys.object(key)

@@ -118,7 +118,7 @@ func unavailable(c contract.Class) string {
 }
 
 // apiError is the function apiError, and says in the log what clients are not told.
-func (r *resource) apiError(ctx context.Context, err error) error {
+func (r *objectStore) apiError(ctx context.Context, err error) error {
 	var database *contract.Error
 	if ctx.Err() == nil && errors.As(err, &database) && r.store.untold.first(database.Class) {
 		r.store.log.Warn("requests fail: the database is not available", "err", err)

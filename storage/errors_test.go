@@ -163,7 +163,7 @@ func TestClosedDatabase(t *testing.T) {
 // for each class.
 func TestUntold(t *testing.T) {
 	var log strings.Builder
-	r := &resource{name: somePods, store: &Store{log: slog.New(slog.NewTextHandler(&log, nil))}}
+	r := &objectStore{name: somePods, store: &Store{log: slog.New(slog.NewTextHandler(&log, nil))}}
 	for _, class := range []contract.Class{contract.Unavailable, contract.Transient, contract.ReadOnly,
 		contract.Fenced, contract.Denied, contract.Denied} {
 		err := r.apiError(t.Context(), contract.Errorf(class, "at db.example.com:5432: refused for %s",

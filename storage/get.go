@@ -10,7 +10,7 @@ import (
 )
 
 // Get reads one object as it is now.
-func (r *resource) Get(ctx context.Context, key string, opts apistorage.GetOptions,
+func (r *objectStore) Get(ctx context.Context, key string, opts apistorage.GetOptions,
 	out runtime.Object) error {
 	k, err := r.keys.object(key)
 	if err != nil {
@@ -41,7 +41,7 @@ func (r *resource) Get(ctx context.Context, key string, opts apistorage.GetOptio
 }
 
 // present sets out to the stored object.
-func (r *resource) present(ctx context.Context, kv *mvcc.KeyValue, out runtime.Object) error {
+func (r *objectStore) present(ctx context.Context, kv *mvcc.KeyValue, out runtime.Object) error {
 	data, _, err := r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
 	if err != nil {
 		return apistorage.NewInternalError(err)

@@ -88,19 +88,19 @@ func podConfig() ResourceConfig {
 	}
 }
 
-func pods(t testing.TB, store *Store) *resource {
+func pods(t testing.TB, store *Store) *objectStore {
 	t.Helper()
 	return open(t, store, podConfig())
 }
 
-func open(t testing.TB, store *Store, c ResourceConfig) *resource {
+func open(t testing.TB, store *Store, c ResourceConfig) *objectStore {
 	t.Helper()
 	s, destroy, err := store.Resource(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(destroy)
-	return s.(*resource)
+	return s.(*objectStore)
 }
 
 func pod(name string) *example.Pod {

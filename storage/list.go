@@ -42,7 +42,7 @@ const (
 // GetList reads the objects below a key, or the one at the key, in the order of the keys. They are
 // one snapshot, also over several calls with a continue token. The list says how many items remain,
 // unless they are more than mvcc counts: then it leaves that out, as clients have to expect.
-func (r *resource) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
+func (r *objectStore) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
 	listObj runtime.Object) error {
 	in, err := r.listRange(key, opts)
 	if err != nil {
@@ -166,7 +166,7 @@ func (in *listRange) page(rows, page, bytes int) int {
 	return min(2*page, maxPageRows, most) // too few matched
 }
 
-func (r *resource) listRange(key string, opts apistorage.ListOptions) (listRange, error) {
+func (r *objectStore) listRange(key string, opts apistorage.ListOptions) (listRange, error) {
 	k, err := r.keys.prepare(key, opts.Recursive)
 	if err != nil {
 		return listRange{}, err
@@ -199,7 +199,7 @@ const maxLimit = 1 << 30
 
 // checkRevision refuses revisions that would be negative as a contract.Revision. "Not older than"
 // such a revision is answered as any other one that is too new.
-func (r *resource) checkRevision(resourceVersion string, exact bool) error {
+func (r *objectStore) checkRevision(resourceVersion string, exact bool) error {
 	if !exact {
 		return nil
 	}
@@ -211,7 +211,7 @@ func (r *resource) checkRevision(resourceVersion string, exact bool) error {
 }
 
 // chunks reads the range page by page, all of one snapshot.
-func (r *resource) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.RangeResult, error] {
+func (r *objectStore) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.RangeResult, error] {
 	verb := "get"
 	if in.recursive {
 		verb = "list"
@@ -265,7 +265,7 @@ func (r *resource) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.Ran
 // slice grows, it is there twice, and is copied again and again. Counting costs about a hundredth
 // of reading. The count may differ from the number of rows that are read, and if it fails, the
 // slice grows.
-func (r *resource) makeRoom(ctx context.Context, items *items, in listRange, rows int) {
+func (r *objectStore) makeRoom(ctx context.Context, items *items, in listRange, rows int) {
 	if !items.everyone {
 		return
 	}
@@ -281,7 +281,7 @@ func valueBytes(kvs []mvcc.KeyValue) (n int) {
 	return n
 }
 
-func (r *resource) rangeError(ctx context.Context, in listRange, err error) error {
+func (r *objectStore) rangeError(ctx context.Context, in listRange, err error) error {
 	var future *contract.FutureRevisionError
 	switch {
 	case errors.Is(err, contract.ErrCompacted):
@@ -295,7 +295,7 @@ func (r *resource) rangeError(ctx context.Context, in listRange, err error) erro
 
 // items appends to the items of a list object.
 type items struct {
-	r         *resource
+	r         *objectStore
 	slice     reflect.Value
 	pred      apistorage.SelectionPredicate
 	everyone  bool
@@ -305,7 +305,7 @@ type items struct {
 	prepare func(runtime.Object)
 }
 
-func (r *resource) newItems(list runtime.Object, pred apistorage.SelectionPredicate) (*items, error) {
+func (r *objectStore) newItems(list runtime.Object, pred apistorage.SelectionPredicate) (*items, error) {
 	ptr, err := meta.GetItemsPtr(list)
 	if err != nil {
 		return nil, err

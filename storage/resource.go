@@ -50,10 +50,10 @@ type ResourceConfig struct {
 // DefaultPrefix begins all keys in the database unless another prefix is given: /registry.
 const DefaultPrefix = database.DefaultPrefix
 
-// resource implements storage.Interface for one resource of a store.
-type resource struct {
+// objectStore implements storage.Interface for one objectStore of a store.
+type objectStore struct {
 	store   *Store
-	mvcc    *mvcc.Store
+	mvcc    *mvcc.Engine
 	keys    keySpace
 	objects *objectCodec
 	decoder *eventDecoder
@@ -71,7 +71,7 @@ type resource struct {
 	destroy  context.CancelFunc
 }
 
-var _ apistorage.Interface = (*resource)(nil)
+var _ apistorage.Interface = (*objectStore)(nil)
 
 // Resource returns the storage.Interface of one resource, and a function that releases it and ends
 // its watches; it may be called more than once. Any number of them may work on the same keys at a
@@ -87,7 +87,7 @@ func (s *Store) Resource(c ResourceConfig) (apistorage.Interface, func(), error)
 	return r, destroy, nil
 }
 
-func (s *Store) newResource(c ResourceConfig) (*resource, func(), error) {
+func (s *Store) newResource(c ResourceConfig) (*objectStore, func(), error) {
 	if c.Codec == nil {
 		return nil, nil, errors.New("a resource needs a codec: set ResourceConfig.Codec")
 	}
@@ -113,7 +113,7 @@ func (s *Store) newResource(c ResourceConfig) (*resource, func(), error) {
 		return nil, nil, err
 	}
 	unsafeDeletion := utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
-	r := &resource{
+	r := &objectStore{
 		store: s,
 		mvcc:  history,
 		keys:  keys,
@@ -133,10 +133,10 @@ func (s *Store) newResource(c ResourceConfig) (*resource, func(), error) {
 	}), nil
 }
 
-func (r *resource) Versioner() apistorage.Versioner { return r.objects.versioner }
+func (r *objectStore) Versioner() apistorage.Versioner { return r.objects.versioner }
 
 // trace begins a span, which the caller ends: it is logged if it took longer than slow.
-func (r *resource) trace(ctx context.Context, name, key string,
+func (r *objectStore) trace(ctx context.Context, name, key string,
 	more ...attribute.KeyValue) (context.Context, *tracing.Span) {
 	return tracing.Start(ctx, name, append(more,
 		attribute.String("audit-id", audit.GetAuditIDTruncated(ctx)),
@@ -149,7 +149,7 @@ func (r *resource) trace(ctx context.Context, name, key string,
 const slow = 500 * time.Millisecond
 
 // ask runs one request to the database and counts it under upstream's names, which dashboards know.
-func ask[T any](ctx context.Context, r *resource, verb string, request func() (T, error)) (T, error) {
+func ask[T any](ctx context.Context, r *objectStore, verb string, request func() (T, error)) (T, error) {
 	began := time.Now()
 	answer, err := request()
 	took := time.Since(began)
@@ -164,7 +164,7 @@ func ask[T any](ctx context.Context, r *resource, verb string, request func() (T
 }
 
 // read reads the current state of one key: nil if it does not exist.
-func (r *resource) read(ctx context.Context,
+func (r *objectStore) read(ctx context.Context,
 	key contract.Key) (kv *mvcc.KeyValue, head contract.Revision, err error) {
 	kv, err = ask(ctx, r, "get", func() (kv *mvcc.KeyValue, err error) {
 		kv, head, err = r.mvcc.Get(ctx, key)
@@ -175,7 +175,7 @@ func (r *resource) read(ctx context.Context,
 
 // commit writes one mutation. If somebody else was faster, or nothing proves any more that what was
 // read is of this history, the error is a *contract.ConflictError: it has to be read again.
-func (r *resource) commit(ctx context.Context, verb string, m contract.Mutation) (contract.Revision, error) {
+func (r *objectStore) commit(ctx context.Context, verb string, m contract.Mutation) (contract.Revision, error) {
 	revision, err := ask(ctx, r, verb, func() (contract.Revision, error) {
 		return r.mvcc.Commit(ctx, m)
 	})
@@ -191,7 +191,7 @@ func (r *resource) commit(ctx context.Context, verb string, m contract.Mutation)
 
 // notOlderThan checks the promise that what is returned is at least as new as the revision that the
 // caller names.
-func (r *resource) notOlderThan(resourceVersion string, head contract.Revision) error {
+func (r *objectStore) notOlderThan(resourceVersion string, head contract.Revision) error {
 	if resourceVersion == "" {
 		return nil
 	}
@@ -208,7 +208,7 @@ func (r *resource) notOlderThan(resourceVersion string, head contract.Revision) 
 // GetCurrentResourceVersion returns the newest revision of the database, over all resources; no
 // acknowledged write of any replica is newer. The caller is about to wait until the watch cache has
 // seen it, so the cache's watch is asked to say when that is.
-func (r *resource) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+func (r *objectStore) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	head, err := ask(ctx, r, "getCurrentResourceVersion", func() (contract.Revision, error) {
 		return r.mvcc.Head(ctx)
 	})
@@ -221,7 +221,7 @@ func (r *resource) GetCurrentResourceVersion(ctx context.Context) (uint64, error
 
 // RequestWatchProgress asks the watches with ProgressNotify for a bookmark as soon as they have
 // seen everything that is in the database now.
-func (r *resource) RequestWatchProgress(ctx context.Context) error {
+func (r *objectStore) RequestWatchProgress(ctx context.Context) error {
 	if r.progress.idle() {
 		return nil
 	}
@@ -231,13 +231,13 @@ func (r *resource) RequestWatchProgress(ctx context.Context) error {
 
 // CompactRevision returns the newest revision below which nothing can be read any more, whichever
 // replica compacted, as far as this process knows.
-func (r *resource) CompactRevision() int64 { return int64(r.mvcc.CompactedRevision()) }
+func (r *objectStore) CompactRevision() int64 { return int64(r.mvcc.CompactedRevision()) }
 
 // readinessTimeout bounds ReadinessCheck, which has no context.
 const readinessTimeout = 2 * time.Second
 
 // ReadinessCheck returns nil if the database answers and takes writes.
-func (r *resource) ReadinessCheck() error {
+func (r *objectStore) ReadinessCheck() error {
 	ctx, cancel := context.WithTimeout(r.lifetime, readinessTimeout)
 	defer cancel()
 	if err := r.mvcc.Ready(ctx); err != nil {

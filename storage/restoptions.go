@@ -175,7 +175,7 @@ func (s *Store) uncached(config *storagebackend.ConfigForResource, resourcePrefi
 // below is what the watch cache asks.
 func (s *Store) below(
 	config *storagebackend.ConfigForResource, resourcePrefix string, newFunc func() runtime.Object,
-) (*resource, factory.DestroyFunc, error) {
+) (*objectStore, factory.DestroyFunc, error) {
 	return s.newResource(ResourceConfig{
 		Codec:          config.Codec,
 		NewFunc:        newFunc,

@@ -110,14 +110,14 @@ func TestRESTOptions(t *testing.T) {
 	destroy()
 	destroy()
 	s, destroy = decorate(t, restOptions(t, g, plainResource))
-	if _, ok := s.(badRequests).Interface.(*resource); !ok {
+	if _, ok := s.(badRequests).Interface.(*objectStore); !ok {
 		t.Errorf("a resource that is not cached has a %T", s)
 	}
 	destroy()
 	destroy()
 	s, destroy = decorate(t, restOptions(t, getter(t, store, RESTOptions{DisableWatchCache: true}),
 		cachedResource))
-	if _, ok := s.(badRequests).Interface.(*resource); !ok {
+	if _, ok := s.(badRequests).Interface.(*objectStore); !ok {
 		t.Errorf("without a cache, a resource has a %T", s)
 	}
 	destroy()

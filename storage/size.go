@@ -40,7 +40,7 @@ const spareKeys = 1024
 
 // EnableResourceSizeEstimation begins to estimate, with the help of the watch cache, which knows
 // the keys.
-func (r *resource) EnableResourceSizeEstimation(getKeys apistorage.KeysFunc) error {
+func (r *objectStore) EnableResourceSizeEstimation(getKeys apistorage.KeysFunc) error {
 	if getKeys == nil {
 		return errors.New("the sizes of objects cannot be estimated without a function that " +
 			"lists the keys")
@@ -53,7 +53,7 @@ func (r *resource) EnableResourceSizeEstimation(getKeys apistorage.KeysFunc) err
 }
 
 // Stats counts the objects. Their average size is known only while it is estimated.
-func (r *resource) Stats(ctx context.Context) (apistorage.Stats, error) {
+func (r *objectStore) Stats(ctx context.Context) (apistorage.Stats, error) {
 	if n := r.sizes.Load(); n != nil {
 		return n.stats(ctx)
 	}

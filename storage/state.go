@@ -38,7 +38,7 @@ type state struct {
 //
 // It holds nothing while the caller's functions run: they may use the store themselves.
 type change struct {
-	r   *resource
+	r   *objectStore
 	key contract.Key
 	// kind is a struct value of the object's type.
 	kind reflect.Value
@@ -51,7 +51,7 @@ type change struct {
 	turn *turn
 }
 
-func (r *resource) newChange(key contract.Key, out runtime.Object) (*change, error) {
+func (r *objectStore) newChange(key contract.Key, out runtime.Object) (*change, error) {
 	kind, err := conversion.EnforcePtr(out)
 	if err != nil {
 		return nil, fmt.Errorf("the object to return has to be a pointer: %w", err)

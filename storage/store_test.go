@@ -21,7 +21,7 @@ func TestPrefixesAndDatabases(t *testing.T) {
 		other := openDatabase(t, dbtest.Open(t, d.Kind), mvcc.Config{})
 		c := podConfig()
 		c.Prefix = "/elsewhere/deep"
-		stores := map[string]*resource{"registry": pods(t, one), "elsewhere": open(t, one, c),
+		stores := map[string]*objectStore{"registry": pods(t, one), "elsewhere": open(t, one, c),
 			"other database": pods(t, other)}
 		revisions := map[string]uint64{}
 		for name, r := range stores {

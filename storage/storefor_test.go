@@ -104,7 +104,7 @@ func (d aDatabase) move(to string, want int64) {
 }
 
 // expired: a watch that resumes at a revision is told that it cannot.
-func (d aDatabase) expired(r *resource, resourceVersion string) {
+func (d aDatabase) expired(r *objectStore, resourceVersion string) {
 	d.Helper()
 	w := startWatch(d, r, apistorage.ListOptions{ResourceVersion: resourceVersion})
 	if got := brief(d, next(d, w)); got != "ERROR 410 Expired" {

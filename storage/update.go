@@ -17,7 +17,7 @@ import (
 // GuaranteedUpdate lets tryUpdate change an object, as often as it takes until nobody has changed
 // it meanwhile. An update that changes nothing is not written, unless the stored form is outdated.
 // A nil ttl from tryUpdate means for ever.
-func (r *resource) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object,
+func (r *objectStore) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object,
 	ignoreNotFound bool, preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc,
 	suggestion runtime.Object) error {
 	k, err := r.keys.object(key)

@@ -69,7 +69,7 @@ func TestOldFormIsWrittenAnew(t *testing.T) {
 	store := memory(t)
 	c := podConfig()
 	c.Transformer = outdatedTransformer{}
-	for form, r := range map[string]*resource{"old": open(t, store, c), "present": pods(t, store)} {
+	for form, r := range map[string]*objectStore{"old": open(t, store, c), "present": pods(t, store)} {
 		first := create(t, r, pod(form))
 		out := &example.Pod{}
 		if err := r.GuaranteedUpdate(t.Context(), podKey(form), out, false, nil,
@@ -274,7 +274,7 @@ func TestTimeToLive(t *testing.T) {
 // reentrantTransformer uses the store while the store uses it.
 type reentrantTransformer struct {
 	value.Transformer
-	r       *resource
+	r       *objectStore
 	entered bool
 }
 

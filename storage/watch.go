@@ -37,7 +37,7 @@ const resultBuffer = 100
 // A bookmark follows every event that is not newer than it, since one goroutine sends both in the
 // order in which mvcc hands them out.
 type watcher struct {
-	r      *resource
+	r      *objectStore
 	ctx    context.Context
 	cancel context.CancelFunc
 	result chan watch.Event
@@ -56,7 +56,7 @@ type watcher struct {
 // Watch begins a watch. Only what is wrong with the request itself is returned as an error;
 // everything else is an event of type ERROR, after which the watch ends. A watch whose context ends
 // just ends.
-func (r *resource) Watch(ctx context.Context, key string,
+func (r *objectStore) Watch(ctx context.Context, key string,
 	opts apistorage.ListOptions) (watch.Interface, error) {
 	w, err := r.newWatcher(key, opts)
 	if err != nil {
@@ -76,7 +76,7 @@ func (r *resource) Watch(ctx context.Context, key string,
 
 // newWatcher returns a watcher that is not started. Its errors are about what is wrong with the
 // request.
-func (r *resource) newWatcher(key string, opts apistorage.ListOptions) (*watcher, error) {
+func (r *objectStore) newWatcher(key string, opts apistorage.ListOptions) (*watcher, error) {
 	k, err := r.keys.prepare(key, opts.Recursive)
 	if err != nil {
 		return nil, err

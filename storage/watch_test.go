@@ -38,7 +38,7 @@ func TestWatchRejectsBadRequestsAtOnce(t *testing.T) {
 	noBookmarks := podConfig()
 	noBookmarks.NewFunc = nil
 	for name, test := range map[string]struct {
-		r    *resource
+		r    *objectStore
 		key  string
 		opts apistorage.ListOptions
 	}{
@@ -172,7 +172,7 @@ func TestWatchersShareDecodedObjects(t *testing.T) {
 	c := podConfig()
 	c.Codec = decoder
 	writer := pods(t, store)
-	stores := []*resource{open(t, store, c), open(t, store, c)}
+	stores := []*objectStore{open(t, store, c), open(t, store, c)}
 	var watches []watch.Interface
 	for i := range 8 {
 		watches = append(watches,

@@ -27,13 +27,13 @@ func only(d grpc.ServiceDesc, names ...string) grpc.ServiceDesc {
 
 // Authenticate implements etcd's Auth: clients that have a user go on without one then, as they do
 // with an etcd that has no users.
-func (s *store) Authenticate(context.Context,
+func (s *storeServer) Authenticate(context.Context,
 	*pb.AuthenticateRequest) (*pb.AuthenticateResponse, error) {
 	return nil, rpctypes.ErrGRPCAuthNotEnabled
 }
 
 // AuthStatus implements etcd's Auth.
-func (s *store) AuthStatus(ctx context.Context,
+func (s *storeServer) AuthStatus(ctx context.Context,
 	_ *pb.AuthStatusRequest) (*pb.AuthStatusResponse, error) {
 	head, err := s.s.Head(ctx)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *store) AuthStatus(ctx context.Context,
 // health answers probes of a store.
 type health struct {
 	healthpb.UnimplementedHealthServer
-	*store
+	*storeServer
 }
 
 // healthService is gRPC's own service for probes, which is answered as etcd's are by a store.
@@ -54,7 +54,7 @@ func healthService() grpc.ServiceDesc {
 	check := d.Methods[0].Handler
 	d.Methods[0].Handler = func(now any, ctx context.Context, request func(any) error,
 		interceptor grpc.UnaryServerInterceptor) (any, error) {
-		return check(&health{store: now.(*store)}, ctx, request, interceptor)
+		return check(&health{storeServer: now.(*storeServer)}, ctx, request, interceptor)
 	}
 	return d
 }

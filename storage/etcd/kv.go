@@ -50,7 +50,7 @@ func boundsOf(key, end []byte) bounds {
 func (b bounds) empty() bool { return b.start >= b.end }
 
 // Range implements etcd's KV.
-func (s *store) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+func (s *storeServer) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	if err := checkRange(r); err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func filtered(r *pb.RangeRequest) bool {
 }
 
 // read reads at a revision, 0 for the newest.
-func (s *store) read(ctx context.Context, r *pb.RangeRequest, at contract.Revision,
+func (s *storeServer) read(ctx context.Context, r *pb.RangeRequest, at contract.Revision,
 	own *bill) (*pb.RangeResponse, error) {
 	b := boundsOf(r.Key, r.RangeEnd)
 	res := &pb.RangeResponse{}
@@ -123,7 +123,7 @@ func (s *store) read(ctx context.Context, r *pb.RangeRequest, at contract.Revisi
 }
 
 // get reads a key at a revision, 0 for the newest, and returns the head, too.
-func (s *store) get(ctx context.Context, key contract.Key, at contract.Revision,
+func (s *storeServer) get(ctx context.Context, key contract.Key, at contract.Revision,
 	own *bill) (kv *mvcc.KeyValue, head contract.Revision, err error) {
 	if at == 0 {
 		kv, head, err = s.s.Get(ctx, key)
@@ -137,7 +137,7 @@ func (s *store) get(ctx context.Context, key contract.Key, at contract.Revision,
 }
 
 // one answers a request for one key.
-func (s *store) one(r *pb.RangeRequest, kv *mvcc.KeyValue, head contract.Revision) *pb.RangeResponse {
+func (s *storeServer) one(r *pb.RangeRequest, kv *mvcc.KeyValue, head contract.Revision) *pb.RangeResponse {
 	res := &pb.RangeResponse{Header: s.header(head)}
 	if kv != nil {
 		res.Count = 1
@@ -179,7 +179,7 @@ func streamPages(p *mvcc.RangeResult) int {
 // have the head of the first one: clients watch from the revision that an answer names, and must
 // not miss what is written between two pages. The last page has the number of all keys of the range
 // in Count.
-func (s *store) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at contract.Revision,
+func (s *storeServer) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at contract.Revision,
 	limit int, rows pageRows, own *bill, each func(p *mvcc.RangeResult, last bool) error) error {
 	o := mvcc.RangeOptions{Start: b.start, End: b.end, At: at, Limit: rows(nil), Exact: true,
 		KeysOnly: r.KeysOnly && r.SortTarget != pb.RangeRequest_VALUE}
@@ -253,7 +253,7 @@ func arrange(r *pb.RangeRequest, res *pb.RangeResponse) {
 }
 
 // RangeStream implements etcd's KV.
-func (s *store) RangeStream(r *pb.RangeRequest,
+func (s *storeServer) RangeStream(r *pb.RangeRequest,
 	stream grpc.ServerStreamingServer[pb.RangeStreamResponse]) error {
 	if err := checkRange(r); err != nil {
 		return err
@@ -305,7 +305,7 @@ func (s *store) RangeStream(r *pb.RangeRequest,
 }
 
 // Put implements etcd's KV.
-func (s *store) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, error) {
+func (s *storeServer) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, error) {
 	if err := checkPut(r); err != nil {
 		return nil, err
 	}
@@ -366,7 +366,7 @@ func conflict(err error) bool {
 
 // mutation makes the mutation of a put that compares nothing. If the answer or the write needs what
 // was there, it reads that, which the mutation then expects.
-func (s *store) mutation(ctx context.Context,
+func (s *storeServer) mutation(ctx context.Context,
 	r *pb.PutRequest) (m contract.Mutation, was *mvcc.KeyValue, err error) {
 	expect, era := contract.Any, s.s.Era()
 	if r.PrevKv || r.IgnoreValue || r.IgnoreLease {
@@ -387,7 +387,7 @@ func (s *store) mutation(ctx context.Context,
 }
 
 // put makes the mutation of a put, without an expectation. If the key exists, was holds it.
-func (s *store) put(r *pb.PutRequest,
+func (s *storeServer) put(r *pb.PutRequest,
 	was *mvcc.KeyValue) (m contract.Mutation, err error) {
 	if (r.IgnoreValue || r.IgnoreLease) && was == nil {
 		return m, rpctypes.ErrGRPCKeyNotFound
@@ -410,7 +410,7 @@ func (s *store) put(r *pb.PutRequest,
 
 // DeleteRange implements etcd's KV. The keys of a range are deleted in their order, many in one
 // commit, unless one of them is reserved.
-func (s *store) DeleteRange(ctx context.Context,
+func (s *storeServer) DeleteRange(ctx context.Context,
 	r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
 	if len(r.Key) == 0 {
 		return nil, rpctypes.ErrGRPCEmptyKey
@@ -475,7 +475,7 @@ const removedAtOnce = 1_000
 
 // removeSome deletes the first of the keys, as many as a read brings the values of, which a commit
 // counts. It returns the others. deleted is told of each key that was there.
-func (s *store) removeSome(ctx context.Context, keys []contract.Key, read bool, own *bill,
+func (s *storeServer) removeSome(ctx context.Context, keys []contract.Key, read bool, own *bill,
 	deleted func(*mvcc.KeyValue, contract.Revision, error) error) (left []contract.Key, err error) {
 	some, era := keys[:min(len(keys), removedAtOnce)], s.s.Era()
 	p, err := s.s.Range(ctx, mvcc.RangeOptions{Start: some[0], End: some[len(some)-1] + "\x00",
@@ -521,7 +521,7 @@ func (s *store) removeSome(ctx context.Context, keys []contract.Key, read bool, 
 }
 
 // remove deletes a key. The revision is 0 if it did not exist.
-func (s *store) remove(ctx context.Context, key contract.Key, read bool,
+func (s *storeServer) remove(ctx context.Context, key contract.Key, read bool,
 	own *bill) (was *mvcc.KeyValue, revision contract.Revision, err error) {
 	for {
 		m := contract.Mutation{Key: key, Expect: contract.Any, Era: s.s.Era(), Delete: true}
@@ -543,7 +543,7 @@ func (s *store) remove(ctx context.Context, key contract.Key, read bool,
 }
 
 // Compact implements etcd's KV.
-func (s *store) Compact(ctx context.Context,
+func (s *storeServer) Compact(ctx context.Context,
 	r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
 	head, err := s.s.CompactExactly(ctx, contract.Revision(r.Revision))
 	if err == nil && r.Physical {

@@ -20,7 +20,7 @@ import (
 const minTTL = 2
 
 // LeaseGrant implements etcd's Lease.
-func (s *store) LeaseGrant(ctx context.Context,
+func (s *storeServer) LeaseGrant(ctx context.Context,
 	r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
 	switch {
 	case r.ID < 0:
@@ -36,7 +36,7 @@ func (s *store) LeaseGrant(ctx context.Context,
 }
 
 // LeaseRevoke implements etcd's Lease.
-func (s *store) LeaseRevoke(ctx context.Context,
+func (s *storeServer) LeaseRevoke(ctx context.Context,
 	r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
 	if err := s.s.RevokeLease(ctx, contract.Lease(r.ID)); err != nil {
 		return nil, failure(err)
@@ -49,7 +49,7 @@ func (s *store) LeaseRevoke(ctx context.Context,
 }
 
 // LeaseKeepAlive implements etcd's Lease. A lease that is not there has the time to live 0.
-func (s *store) LeaseKeepAlive(
+func (s *storeServer) LeaseKeepAlive(
 	stream grpc.BidiStreamingServer[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]) error {
 	for {
 		r, err := stream.Recv()
@@ -71,7 +71,7 @@ func (s *store) LeaseKeepAlive(
 }
 
 // LeaseTimeToLive implements etcd's Lease. A lease that is not there has the time to live -1.
-func (s *store) LeaseTimeToLive(ctx context.Context,
+func (s *storeServer) LeaseTimeToLive(ctx context.Context,
 	r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
 	own := &bill{s: s.Server}
 	defer own.pay()
@@ -101,7 +101,7 @@ func (s *store) LeaseTimeToLive(ctx context.Context,
 }
 
 // LeaseLeases implements etcd's Lease.
-func (s *store) LeaseLeases(ctx context.Context,
+func (s *storeServer) LeaseLeases(ctx context.Context,
 	_ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
 	res := &pb.LeaseLeasesResponse{}
 	own := &bill{s: s.Server}

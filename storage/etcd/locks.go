@@ -38,7 +38,7 @@ func byClient(d grpc.ServiceDesc, server func(*clientv3.Client) any) grpc.Servic
 	for i, m := range d.Methods {
 		d.Methods[i].Handler = func(now any, ctx context.Context, request func(any) error,
 			interceptor grpc.UnaryServerInterceptor) (any, error) {
-			c, done, err := now.(*store).client(ctx)
+			c, done, err := now.(*storeServer).client(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -49,7 +49,7 @@ func byClient(d grpc.ServiceDesc, server func(*clientv3.Client) any) grpc.Servic
 	}
 	for i, m := range d.Streams {
 		d.Streams[i].Handler = func(now any, stream grpc.ServerStream) error {
-			c, done, err := now.(*store).client(stream.Context())
+			c, done, err := now.(*storeServer).client(stream.Context())
 			if err != nil {
 				return err
 			}
@@ -74,7 +74,7 @@ type smallStream struct{ grpc.ServerStream }
 func (s smallStream) RecvMsg(v any) error { return small(v, s.ServerStream.RecvMsg(v)) }
 
 // client makes a client of the server for a call, whose streams end with it.
-func (s *store) client(ctx context.Context) (c *clientv3.Client, done func(), err error) {
+func (s *storeServer) client(ctx context.Context) (c *clientv3.Client, done func(), err error) {
 	conn, err := s.connected()
 	if err != nil {
 		return nil, nil, err

@@ -10,7 +10,7 @@ import (
 )
 
 // Alarm implements etcd's Maintenance: there is none.
-func (s *store) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
+func (s *storeServer) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
 	if r.Action == pb.AlarmRequest_ACTIVATE {
 		return nil, status.Error(codes.Unimplemented, "no alarm can be raised here")
 	}
@@ -23,7 +23,7 @@ func (s *store) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmRespons
 
 // Status implements etcd's Maintenance. This server is the leader, as every server of the database
 // is.
-func (s *store) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusResponse, error) {
+func (s *storeServer) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusResponse, error) {
 	head, err := s.s.Head(ctx)
 	if err != nil {
 		return nil, failure(err)
@@ -39,7 +39,7 @@ func (s *store) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusResp
 }
 
 // Snapshot implements etcd's Maintenance.
-func (s *store) Snapshot(*pb.SnapshotRequest,
+func (s *storeServer) Snapshot(*pb.SnapshotRequest,
 	grpc.ServerStreamingServer[pb.SnapshotResponse]) error {
 	return status.Error(codes.Unimplemented,
 		"a snapshot cannot be had from a server here: \"rowkeeper etcd export\" writes one")
@@ -47,7 +47,7 @@ func (s *store) Snapshot(*pb.SnapshotRequest,
 
 // Defragment implements etcd's Maintenance. There is nothing to do: the database uses again what
 // was freed.
-func (s *store) Defragment(ctx context.Context,
+func (s *storeServer) Defragment(ctx context.Context,
 	_ *pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
 	head, err := s.s.Head(ctx)
 	if err != nil {
@@ -61,31 +61,31 @@ var errHash = status.Error(codes.Unimplemented,
 	"there are no copies here whose checksums could differ: check the database by its own tools")
 
 // Hash implements etcd's Maintenance.
-func (s *store) Hash(context.Context, *pb.HashRequest) (*pb.HashResponse, error) {
+func (s *storeServer) Hash(context.Context, *pb.HashRequest) (*pb.HashResponse, error) {
 	return nil, errHash
 }
 
 // HashKV implements etcd's Maintenance.
-func (s *store) HashKV(context.Context, *pb.HashKVRequest) (*pb.HashKVResponse, error) {
+func (s *storeServer) HashKV(context.Context, *pb.HashKVRequest) (*pb.HashKVResponse, error) {
 	return nil, errHash
 }
 
 // MoveLeader implements etcd's Maintenance.
-func (s *store) MoveLeader(context.Context,
+func (s *storeServer) MoveLeader(context.Context,
 	*pb.MoveLeaderRequest) (*pb.MoveLeaderResponse, error) {
 	return nil, status.Error(codes.Unimplemented,
 		"every server leads here: stop one, and its clients go to another")
 }
 
 // Downgrade implements etcd's Maintenance.
-func (s *store) Downgrade(context.Context,
+func (s *storeServer) Downgrade(context.Context,
 	*pb.DowngradeRequest) (*pb.DowngradeResponse, error) {
 	return nil, status.Error(codes.Unimplemented,
 		"etcd's files are not used here: \"rowkeeper migrate\" is for this database's tables")
 }
 
 // MemberList implements etcd's Cluster: this server is the only member that it knows.
-func (s *store) MemberList(ctx context.Context,
+func (s *storeServer) MemberList(ctx context.Context,
 	r *pb.MemberListRequest) (*pb.MemberListResponse, error) {
 	head, err := s.s.Head(ctx)
 	if err != nil {
@@ -100,24 +100,24 @@ var errMembers = status.Error(codes.Unimplemented,
 	"members are neither added nor removed here: start or stop a \"rowkeeper etcd\" of the database")
 
 // MemberAdd implements etcd's Cluster.
-func (s *store) MemberAdd(context.Context, *pb.MemberAddRequest) (*pb.MemberAddResponse, error) {
+func (s *storeServer) MemberAdd(context.Context, *pb.MemberAddRequest) (*pb.MemberAddResponse, error) {
 	return nil, errMembers
 }
 
 // MemberRemove implements etcd's Cluster.
-func (s *store) MemberRemove(context.Context,
+func (s *storeServer) MemberRemove(context.Context,
 	*pb.MemberRemoveRequest) (*pb.MemberRemoveResponse, error) {
 	return nil, errMembers
 }
 
 // MemberUpdate implements etcd's Cluster.
-func (s *store) MemberUpdate(context.Context,
+func (s *storeServer) MemberUpdate(context.Context,
 	*pb.MemberUpdateRequest) (*pb.MemberUpdateResponse, error) {
 	return nil, errMembers
 }
 
 // MemberPromote implements etcd's Cluster.
-func (s *store) MemberPromote(context.Context,
+func (s *storeServer) MemberPromote(context.Context,
 	*pb.MemberPromoteRequest) (*pb.MemberPromoteResponse, error) {
 	return nil, errMembers
 }

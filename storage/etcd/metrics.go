@@ -130,7 +130,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		m.Collect(to)
 	}
 	last := c.s.last.Load()
-	var store *mvcc.Store
+	var store *mvcc.Engine
 	if last != nil {
 		store = last.of.Value()
 	}

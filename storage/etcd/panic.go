@@ -17,7 +17,7 @@ import (
 var errPanicked = status.Error(codes.Internal, "the server has made a mistake: its log says more")
 
 // recovered is deferred by what answers a call. now is nil before the store was opened.
-func (s *Server) recovered(now *store, err *error) {
+func (s *Server) recovered(now *storeServer, err *error) {
 	p := recover()
 	if p == nil {
 		return
@@ -32,7 +32,7 @@ func (s *Server) recovered(now *store, err *error) {
 }
 
 // guarded calls f, for a goroutine of a call.
-func (s *store) guarded(f func() error) (err error) {
+func (s *storeServer) guarded(f func() error) (err error) {
 	defer s.recovered(s, &err)
 	return f()
 }

@@ -211,9 +211,9 @@ func New(open Opener, c ServerConfig) *Server {
 	return NewProcess(c, 1).Server(open, c.ClientURLs)
 }
 
-// store is the store of a server as it is open during a call. It has the methods of etcd's
+// storeServer is the storeServer of a server as it is open during a call. It has the methods of etcd's
 // services.
-type store struct {
+type storeServer struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedWatchServer
 	pb.UnimplementedLeaseServer
@@ -223,22 +223,22 @@ type store struct {
 
 	*Server
 	*identity
-	s *mvcc.Store
+	s *mvcc.Engine
 }
 
 // identity is how the headers name a store. One that is dropped and created again has another one.
 type identity struct {
-	of              weak.Pointer[mvcc.Store]
+	of              weak.Pointer[mvcc.Engine]
 	cluster, member uint64
 }
 
 // enter opens the store for a call.
-func (s *Server) enter(ctx context.Context) (*store, func(), error) {
+func (s *Server) enter(ctx context.Context) (*storeServer, func(), error) {
 	opened, release, err := s.open(ctx)
 	if err != nil {
 		return nil, nil, failure(err)
 	}
-	now := &store{Server: s, s: database.Engine(opened)}
+	now := &storeServer{Server: s, s: database.Engine(opened)}
 	now.identity = s.last.Load()
 	if of := weak.Make(now.s); now.identity == nil || now.of != of {
 		id, err := now.s.Identity(ctx)
@@ -312,11 +312,11 @@ func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
 				if m.ClientStreams {
 					counted := &countedStream{ServerStream: stream, s: s}
 					defer counted.release()
-					return s.answer(stream, nil, func(now *store, _ *received) error {
+					return s.answer(stream, nil, func(now *storeServer, _ *received) error {
 						return m.Handler(now, counted)
 					})
 				}
-				return s.answer(stream, &m.StreamName, func(now *store, r *received) error {
+				return s.answer(stream, &m.StreamName, func(now *storeServer, r *received) error {
 					return m.Handler(now, &receivedStream{stream, r})
 				})
 			})
@@ -327,7 +327,7 @@ func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
 		count := s.metrics.method(d.ServiceName, &one, true)
 		one.Handler = func(_ any, stream grpc.ServerStream) error {
 			return count.count(func() error {
-				return s.answer(stream, &m.MethodName, func(now *store, r *received) error {
+				return s.answer(stream, &m.MethodName, func(now *storeServer, r *received) error {
 					answer, err := m.Handler(now, stream.Context(), r.decode, nil)
 					if err != nil {
 						return err
@@ -345,7 +345,7 @@ func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
 // answer answers a call that was admitted. One that its client has given up is not answered. method
 // is nil if there is more than one request, and by receives them.
 func (s *Server) answer(stream grpc.ServerStream, method *string,
-	by func(*store, *received) error) (err error) {
+	by func(*storeServer, *received) error) (err error) {
 	ctx := stream.Context()
 	end, giveUp, err := answering(ctx)
 	if err != nil {
@@ -369,7 +369,7 @@ func (s *Server) answer(stream grpc.ServerStream, method *string,
 	return now.guarded(func() error { return by(now, r) })
 }
 
-func (s *store) header(revision contract.Revision) *pb.ResponseHeader {
+func (s *storeServer) header(revision contract.Revision) *pb.ResponseHeader {
 	return &pb.ResponseHeader{ClusterId: s.cluster, MemberId: s.member, Revision: int64(revision),
 		RaftTerm: uint64(s.s.Epoch())}
 }

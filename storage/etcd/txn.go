@@ -46,7 +46,7 @@ var (
 )
 
 // Txn implements etcd's KV.
-func (s *store) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+func (s *storeServer) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if err := s.checkTxn(r); err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (s *store) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, err
 	return res, nil
 }
 
-func (s *store) checkTxn(r *pb.TxnRequest) error {
+func (s *storeServer) checkTxn(r *pb.TxnRequest) error {
 	if max(len(r.Compare), len(r.Success), len(r.Failure)) > s.cfg.MaxTxnOps {
 		return rpctypes.ErrGRPCTooManyOps
 	}
@@ -130,7 +130,7 @@ func written(ops []*pb.RequestOp) []byte {
 	return nil
 }
 
-func (s *store) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+func (s *storeServer) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	own := &bill{s: s.Server}
 	defer own.pay()
 	if expect, ok := known(r); ok {
@@ -222,7 +222,7 @@ func deletes(ops []*pb.RequestOp) bool {
 
 // compared reads the keys that are compared or written alone, and which comparisons hold, at one
 // revision.
-func (s *store) compared(ctx context.Context, r *pb.TxnRequest, own *bill) (
+func (s *storeServer) compared(ctx context.Context, r *pb.TxnRequest, own *bill) (
 	kvs map[contract.Key]*mvcc.KeyValue, holding []bool, at contract.Revision, err error) {
 	kvs = map[contract.Key]*mvcc.KeyValue{}
 	ranges := false
@@ -270,7 +270,7 @@ func (s *store) compared(ctx context.Context, r *pb.TxnRequest, own *bill) (
 
 // misfit tells whether there is a key in the range of a comparison at a revision, and whether there
 // is one that does not fit.
-func (s *store) misfit(ctx context.Context, c *contract.Comparison,
+func (s *storeServer) misfit(ctx context.Context, c *contract.Comparison,
 	at contract.Revision) (some, misfit bool, err error) {
 	o := mvcc.RangeOptions{Start: c.Start, End: c.End, At: at, Limit: wholePages(nil),
 		KeysOnly: c.Property != contract.CompareValue}
@@ -341,7 +341,7 @@ func condition(r *pb.TxnRequest, holding []bool, w contract.Key) *contract.Condi
 }
 
 // observe answers a transaction that writes nothing, at the revision.
-func (s *store) observe(ctx context.Context, ops []*pb.RequestOp, succeeded bool,
+func (s *storeServer) observe(ctx context.Context, ops []*pb.RequestOp, succeeded bool,
 	kvs map[contract.Key]*mvcc.KeyValue, at contract.Revision, own *bill) (*pb.TxnResponse, error) {
 	res := &pb.TxnResponse{Header: s.header(at), Succeeded: succeeded}
 	for _, op := range ops {
@@ -361,7 +361,7 @@ func (s *store) observe(ctx context.Context, ops []*pb.RequestOp, succeeded bool
 }
 
 // observed reads what a transaction reads at a revision, if the request does not name an older one.
-func (s *store) observed(ctx context.Context, r *pb.RangeRequest,
+func (s *storeServer) observed(ctx context.Context, r *pb.RangeRequest,
 	kvs map[contract.Key]*mvcc.KeyValue, at contract.Revision, own *bill) (*pb.ResponseOp, error) {
 	var (
 		res *pb.RangeResponse
@@ -394,7 +394,7 @@ func deleted(d *pb.DeleteRangeResponse) *pb.ResponseOp {
 
 // write does the operations, one of which changes a key. If the key was read, was holds it. The
 // write expects and demands what is in expected. The error is a conflict if that is not so.
-func (s *store) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyValue,
+func (s *storeServer) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyValue,
 	expected contract.Mutation, own *bill) (*pb.TxnResponse, error) {
 	var (
 		m      contract.Mutation

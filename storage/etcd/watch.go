@@ -32,7 +32,7 @@ const watchRetry = time.Second
 // watchStream is a stream of watches. Each watch has a goroutine that sends what its watcher hands
 // out, so a client that does not read holds up its own stream and nothing else.
 type watchStream struct {
-	s      *store
+	s      *storeServer
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]
@@ -65,7 +65,7 @@ type watch struct {
 }
 
 // Watch implements etcd's Watch.
-func (s *store) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]) error {
+func (s *storeServer) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	ws := &watchStream{s: s, ctx: ctx, cancel: cancel, stream: stream, watches: map[int64]*watch{},
 		turn: make(chan struct{}, 1)}

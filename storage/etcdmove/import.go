@@ -102,7 +102,7 @@ func temporary() (*os.File, error) {
 // reader reads an etcd in the order of its keys, and puts them into that of their revisions.
 type reader struct {
 	client   *clientv3.Client
-	store    *mvcc.Store
+	store    *mvcc.Engine
 	progress Progress
 
 	cluster uint64

@@ -68,7 +68,7 @@ func TestBackend(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			backendtest.Run(t, func(t testing.TB) backendtest.Database {
+			backendtest.Run(t, func(t testing.TB) backendtest.Subject {
 				db := dbtest.Open(t, kind)
 				return backendtest.OfStore(t, mysql.Driver, db.URL, options)
 			})

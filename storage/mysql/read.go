@@ -25,7 +25,7 @@ func (b *backend) class(c sqlkit.Class) *sql.DB {
 	}
 }
 
-// Query implements [sqlkit.Database].
+// Query implements [sqlkit.Runner].
 func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cursor) bool,
 	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)

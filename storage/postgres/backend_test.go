@@ -64,7 +64,7 @@ func TestBackend(t *testing.T) {
 	for _, mode := range []string{"", "&prepared_statements=false"} {
 		t.Run("prepared"+mode, func(t *testing.T) {
 			t.Parallel()
-			backendtest.Run(t, func(t testing.TB) backendtest.Database {
+			backendtest.Run(t, func(t testing.TB) backendtest.Subject {
 				db := dbtest.Open(t, dbtest.Postgres)
 				return backendtest.OfStore(t, postgres.Driver, db.URL+mode, options)
 			})

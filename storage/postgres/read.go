@@ -19,7 +19,7 @@ func (d *database) class(c sqlkit.Class) *pgxpool.Pool {
 	}
 }
 
-// Query implements [sqlkit.Database].
+// Query implements [sqlkit.Runner].
 func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cursor) bool,
 	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)

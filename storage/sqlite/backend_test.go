@@ -45,14 +45,14 @@ func open(t testing.TB, url string) contract.Backend {
 
 func TestConformance(t *testing.T) {
 	t.Run("File", func(t *testing.T) {
-		backendtest.Run(t, func(t testing.TB) backendtest.Database {
+		backendtest.Run(t, func(t testing.TB) backendtest.Subject {
 			url := "sqlite://" + filepath.Join(t.TempDir(), "state.db")
 			return backendtest.OfStore(t, Driver, url, options)
 		})
 	})
 	t.Run("Memory", func(t *testing.T) {
-		backendtest.Run(t, func(t testing.TB) backendtest.Database {
-			return backendtest.Database{Open: func(t testing.TB) contract.Backend {
+		backendtest.Run(t, func(t testing.TB) backendtest.Subject {
+			return backendtest.Subject{Open: func(t testing.TB) contract.Backend {
 				return open(t, "memory:")
 			}, Private: true}
 		})

@@ -43,7 +43,7 @@ func (b *backend) class(c sqlkit.Class) *sqlite3.Pool {
 	}
 }
 
-// Query implements [sqlkit.Database].
+// Query implements [sqlkit.Runner].
 func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cursor) bool,
 	args ...any) error {
 	return b.read(ctx, b.class(r.Class), func(ctx context.Context, c *sqlite3.Conn) error {

@@ -57,7 +57,7 @@ func Capture(ctx context.Context, db *storage.Store, prefix string) (*Contents, 
 }
 
 // read reads what is below the prefix now.
-func (c *Contents) read(ctx context.Context, store *mvcc.Store) ([]mvcc.KeyValue, error) {
+func (c *Contents) read(ctx context.Context, store *mvcc.Engine) ([]mvcc.KeyValue, error) {
 	var all []mvcc.KeyValue
 	o := mvcc.RangeOptions{Start: c.directory, End: database.PrefixEnd(c.directory)}
 	for {
@@ -106,7 +106,7 @@ func Restore(ctx context.Context, db *storage.Store, c *Contents) error {
 }
 
 // restore is Restore of one store.
-func (c *Contents) restore(ctx context.Context, store *mvcc.Store) error {
+func (c *Contents) restore(ctx context.Context, store *mvcc.Engine) error {
 	for range restoreRounds {
 		changed, err := c.restoreOnce(ctx, store)
 		if err != nil {
@@ -124,7 +124,7 @@ func (c *Contents) restore(ctx context.Context, store *mvcc.Store) error {
 // step to make. Its mutations expect the revisions that it has read. So one that loses against
 // another writer changes nothing, and the next round sees what there is then.
 func (c *Contents) restoreOnce(
-	ctx context.Context, store *mvcc.Store,
+	ctx context.Context, store *mvcc.Engine,
 ) (changed bool, err error) {
 	current, err := c.read(ctx, store)
 	if err != nil {

@@ -52,9 +52,9 @@ const podsHere contract.Key = "/registry/pods/"
 func podKey(name string) contract.Key { return podsHere + "ns/" + contract.Key(name) }
 
 // serve serves the pods of a store, as a façade does.
-func serve(s *Store) (*mvcc.Store, error) { return EngineFor(s, "pods", DefaultPrefix, podsHere) }
+func serve(s *Store) (*mvcc.Engine, error) { return EngineFor(s, "pods", DefaultPrefix, podsHere) }
 
-func pods(t testing.TB, s *Store) *mvcc.Store {
+func pods(t testing.TB, s *Store) *mvcc.Engine {
 	t.Helper()
 	engine, err := serve(s)
 	if err != nil {
@@ -63,7 +63,7 @@ func pods(t testing.TB, s *Store) *mvcc.Store {
 	return engine
 }
 
-func commit(t testing.TB, s *mvcc.Store, m contract.Mutation) contract.Revision {
+func commit(t testing.TB, s *mvcc.Engine, m contract.Mutation) contract.Revision {
 	t.Helper()
 	revision, err := s.Commit(t.Context(), m)
 	if err != nil {
@@ -72,23 +72,23 @@ func commit(t testing.TB, s *mvcc.Store, m contract.Mutation) contract.Revision 
 	return revision
 }
 
-func create(t testing.TB, s *mvcc.Store, name string) contract.Revision {
+func create(t testing.TB, s *mvcc.Engine, name string) contract.Revision {
 	t.Helper()
 	return commit(t, s, contract.Mutation{Key: podKey(name), Value: []byte(name)})
 }
 
-func change(t testing.TB, s *mvcc.Store, name, value string) contract.Revision {
+func change(t testing.TB, s *mvcc.Engine, name, value string) contract.Revision {
 	t.Helper()
 	return commit(t, s, contract.Mutation{Key: podKey(name), Expect: contract.Any, Value: []byte(value)})
 }
 
-func remove(t testing.TB, s *mvcc.Store, name string) {
+func remove(t testing.TB, s *mvcc.Engine, name string) {
 	t.Helper()
 	commit(t, s, contract.Mutation{Key: podKey(name), Expect: contract.Any, Delete: true})
 }
 
 // list returns the pods that are there.
-func list(t testing.TB, s *mvcc.Store) []mvcc.KeyValue {
+func list(t testing.TB, s *mvcc.Engine) []mvcc.KeyValue {
 	t.Helper()
 	r, err := s.Range(t.Context(), mvcc.RangeOptions{Start: podsHere, End: PrefixEnd(podsHere)})
 	if err != nil {
@@ -98,7 +98,7 @@ func list(t testing.TB, s *mvcc.Store) []mvcc.KeyValue {
 }
 
 // get reads a pod.
-func get(t testing.TB, s *mvcc.Store, name string) *mvcc.KeyValue {
+func get(t testing.TB, s *mvcc.Engine, name string) *mvcc.KeyValue {
 	t.Helper()
 	kv, _, err := s.Get(t.Context(), podKey(name))
 	if err != nil {
@@ -108,7 +108,7 @@ func get(t testing.TB, s *mvcc.Store, name string) *mvcc.KeyValue {
 }
 
 // watch watches the pods from a revision on.
-func watch(t testing.TB, s *mvcc.Store, after contract.Revision) *mvcc.Watcher {
+func watch(t testing.TB, s *mvcc.Engine, after contract.Revision) *mvcc.Watcher {
 	t.Helper()
 	w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: podsHere, After: after})
 	if err != nil {

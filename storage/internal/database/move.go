@@ -150,7 +150,7 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 }
 
 // adopt records a store that has such objects of its own as their place, if there are no others.
-func (m *move) adopt(ctx context.Context, source, target *mvcc.Store, to string) error {
+func (m *move) adopt(ctx context.Context, source, target *mvcc.Engine, to string) error {
 	from := m.is.Store
 	both := fmt.Errorf("both the store %q and the store %q have some: name another store, or "+
 		"delete those in one of the two", from, to)
@@ -249,7 +249,7 @@ func changed(err error) error {
 
 // copy puts what the source holds below the directory into the target. It fails if any of that is
 // newer than head.
-func (m *move) copy(ctx context.Context, source, target *mvcc.Store,
+func (m *move) copy(ctx context.Context, source, target *mvcc.Engine,
 	head contract.Revision) (copied int64, err error) {
 	id, err := source.Identity(ctx)
 	if err != nil {
@@ -284,7 +284,7 @@ const removedAtOnce = 256
 
 // eachBelow calls f with what is below a directory, without the values, page by page. Each page is
 // read after f has returned for the one before.
-func eachBelow(ctx context.Context, s *mvcc.Store, directory contract.Key,
+func eachBelow(ctx context.Context, s *mvcc.Engine, directory contract.Key,
 	f func(page []mvcc.KeyValue) error) error {
 	o := mvcc.RangeOptions{Start: directory, End: PrefixEnd(directory), Limit: removedAtOnce,
 		KeysOnly: true}
@@ -320,7 +320,7 @@ func notNewer(page []mvcc.KeyValue, than contract.Revision) error {
 
 // removeAll deletes what is below a directory, unless it is newer than the revision copied. If that
 // is 0, nothing is newer.
-func removeAll(ctx context.Context, s *mvcc.Store, directory contract.Key,
+func removeAll(ctx context.Context, s *mvcc.Engine, directory contract.Key,
 	copied contract.Revision) error {
 	return eachBelow(ctx, s, directory, func(page []mvcc.KeyValue) error {
 		deletions, ctx := errgroup.WithContext(ctx)
@@ -334,7 +334,7 @@ func removeAll(ctx context.Context, s *mvcc.Store, directory contract.Key,
 	})
 }
 
-func removeOne(ctx context.Context, s *mvcc.Store, kv mvcc.KeyValue, copied contract.Revision) error {
+func removeOne(ctx context.Context, s *mvcc.Engine, kv mvcc.KeyValue, copied contract.Revision) error {
 	if copied > 0 && kv.Revision > copied {
 		return fmt.Errorf("%s was written after it was copied, by a server that ran: stop all "+
 			"servers, save what it holds in the old store and delete it there, by `rowkeeper etcd` "+

@@ -121,7 +121,7 @@ type record struct {
 	revision, at contract.Revision
 }
 
-func readRecord(ctx context.Context, s *mvcc.Store) (record, error) {
+func readRecord(ctx context.Context, s *mvcc.Engine) (record, error) {
 	kv, head, err := s.Get(ctx, placementKey)
 	switch {
 	case err != nil:
@@ -156,7 +156,7 @@ func parseRecord(value []byte) (r record, err error) {
 
 // write records where a directory is, unless somebody has changed the record since it was read, and
 // returns the new one.
-func (r record) write(ctx context.Context, s *mvcc.Store, own string, directory contract.Key,
+func (r record) write(ctx context.Context, s *mvcc.Engine, own string, directory contract.Key,
 	p placement) (record, error) {
 	places := maps.Clone(r.places)
 	if places == nil {
@@ -311,7 +311,7 @@ func Agrees(s *Store, prefix string) error {
 
 // EngineFor returns the history of the store in which the objects of a resource are kept, below a
 // directory. It records that, if it is not the own one and not recorded yet.
-func EngineFor(s *Store, resource, prefix string, directory contract.Key) (*mvcc.Store, error) {
+func EngineFor(s *Store, resource, prefix string, directory contract.Key) (*mvcc.Engine, error) {
 	pl := &s.placements
 	store := pl.storeOf(resource)
 	p := placement{Prefix: path.Join("/", prefix), Resource: resource, Store: store}
@@ -339,7 +339,7 @@ func EngineFor(s *Store, resource, prefix string, directory contract.Key) (*mvcc
 
 // serve notes that a directory is served from where it is placed, unless the record says otherwise.
 func (pl *placements) serve(s *Store, r record, directory contract.Key,
-	p placement) (*mvcc.Store, error) {
+	p placement) (*mvcc.Engine, error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	if r.at > pl.known.at {
@@ -481,7 +481,7 @@ func eachRecord(records map[string][]byte, f func(own string, r record) error) e
 	return nil
 }
 
-func anyBelow(ctx context.Context, s *mvcc.Store, directory contract.Key) (bool, error) {
+func anyBelow(ctx context.Context, s *mvcc.Engine, directory contract.Key) (bool, error) {
 	found, err := s.Range(ctx, mvcc.RangeOptions{Start: directory, End: PrefixEnd(directory),
 		Limit: 1, KeysOnly: true})
 	return err == nil && len(found.KVs) > 0, err

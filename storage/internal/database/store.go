@@ -81,17 +81,17 @@ type Config struct {
 // other stores that [Open] was told of share its connections.
 type Store struct {
 	placements placements
-	mvcc       *mvcc.Store
+	mvcc       *mvcc.Engine
 	metrics    *mvcc.Metrics
 	log        *slog.Logger
 }
 
 // Engine is the history of a store, and Engines are those of all stores that are open with it, its
 // own first. They are no methods, since [Store] has public names.
-func Engine(s *Store) *mvcc.Store { return s.mvcc }
+func Engine(s *Store) *mvcc.Engine { return s.mvcc }
 
 // Engines is described at [Engine].
-func Engines(s *Store) (list []*mvcc.Store) {
+func Engines(s *Store) (list []*mvcc.Engine) {
 	for _, s := range s.all() {
 		list = append(list, s.mvcc)
 	}
@@ -209,7 +209,7 @@ func (c Config) open(ctx context.Context, db contract.Database) (*Store, error) 
 }
 
 // New makes a store of a history that is open.
-func New(store *mvcc.Store, metrics *mvcc.Metrics, c Config) *Store {
+func New(store *mvcc.Engine, metrics *mvcc.Metrics, c Config) *Store {
 	c = c.withDefaults()
 	return &Store{mvcc: store, metrics: metrics, log: c.Logger, placements: placements{
 		own: c.driverOptions().StoreName(), timeout: c.Timeout, others: map[string]*Store{},

@@ -144,7 +144,7 @@ func TestStorePoolWakes(t *testing.T) {
 			p = openAt(t, Config{URL: d.URL, Drivers: []contract.Driver{d.Driver}, Clock: clock.Now}, clock)
 		}
 		p.config.Compaction = CompactionPolicy{Keep: 1}
-		use := func(f func(*mvcc.Store)) {
+		use := func(f func(*mvcc.Engine)) {
 			t.Helper()
 			store, release, err := p.Use(t.Context(), "team-a")
 			if err != nil {
@@ -154,15 +154,15 @@ func TestStorePoolWakes(t *testing.T) {
 			release()
 			p.closes(t, clock)
 		}
-		commit := func(s *mvcc.Store, m contract.Mutation) {
+		commit := func(s *mvcc.Engine, m contract.Mutation) {
 			t.Helper()
 			if _, err := s.Commit(t.Context(), m); err != nil {
 				t.Error(err)
 			}
 		}
-		use(func(*mvcc.Store) {})
+		use(func(*mvcc.Engine) {})
 		p.sleeps(t, clock, 24*time.Hour)
-		use(func(s *mvcc.Store) {
+		use(func(s *mvcc.Engine) {
 			commit(s, contract.Mutation{Key: "/stays", Value: []byte("v")})
 			commit(s, contract.Mutation{Key: "/goes", Value: []byte("v"), TTL: 9 * time.Minute})
 		})
@@ -182,7 +182,7 @@ func TestStorePoolWakes(t *testing.T) {
 		}
 		is(false, 3) // the fourth row is the deletion
 		p.sleeps(t, clock, 24*time.Hour)
-		use(func(s *mvcc.Store) {
+		use(func(s *mvcc.Engine) {
 			for range 3 {
 				commit(s, contract.Mutation{Key: "/goes", Expect: contract.Any, Value: []byte("v")})
 			}
@@ -433,7 +433,7 @@ func gatherer(t *testing.T, c prometheus.Collector) prometheus.Gatherer {
 // TestStorePoolInMemory: a store in memory would be gone when it is closed, so it stays open.
 func TestStorePoolInMemory(t *testing.T) {
 	p, clock := openPool(t, dbtest.Open(t, dbtest.Memory))
-	use := func(f func(*mvcc.Store) error) {
+	use := func(f func(*mvcc.Engine) error) {
 		t.Helper()
 		store, release, err := p.Use(t.Context(), contract.DefaultStore)
 		if err != nil {
@@ -444,13 +444,13 @@ func TestStorePoolInMemory(t *testing.T) {
 		}
 		release()
 	}
-	use(func(s *mvcc.Store) error {
+	use(func(s *mvcc.Engine) error {
 		_, err := s.Commit(t.Context(), contract.Mutation{Key: "/a", Value: []byte("v")})
 		return err
 	})
 	clock.Step(2 * unusedFor)
 	p.work.Wait()
-	use(func(s *mvcc.Store) error {
+	use(func(s *mvcc.Engine) error {
 		kv, _, err := s.Get(t.Context(), "/a")
 		if err == nil && kv == nil {
 			err = errors.New("what was written is gone")

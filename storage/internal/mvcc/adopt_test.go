@@ -60,7 +60,7 @@ func drill(t *testing.T, db dbtest.DB, epoch contract.Epoch, compacted, from, he
 }
 
 // become waits until the store has moved on to another history, and returns its head.
-func become(t *testing.T, s *mvcc.Store, seen contract.Revision) contract.Revision {
+func become(t *testing.T, s *mvcc.Engine, seen contract.Revision) contract.Revision {
 	t.Helper()
 	head, err := s.Head(t.Context())
 	for err != nil && contract.ClassOf(err) == contract.Unavailable && t.Context().Err() == nil {
@@ -84,7 +84,7 @@ func ended(t *testing.T, w *mvcc.Watcher) {
 }
 
 // lost checks that nobody is answered at the revisions up to seen.
-func lost(t *testing.T, s *mvcc.Store, from, seen contract.Revision) {
+func lost(t *testing.T, s *mvcc.Engine, from, seen contract.Revision) {
 	t.Helper()
 	for r := from; r <= seen; r++ {
 		if _, err := s.Range(t.Context(),
@@ -183,7 +183,7 @@ func TestFencedCopyReturns(t *testing.T) {
 // database.
 func TestFencesRace(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-		stores := make([]*mvcc.Store, 3)
+		stores := make([]*mvcc.Engine, 3)
 		for i := range stores {
 			stores[i] = open(t, db, mvcc.Config{Logger: testLogger(t)})
 		}
@@ -239,7 +239,7 @@ func (h *held) Commit(ctx context.Context, g *contract.Group) (*contract.GroupRe
 	return h.Backend.Commit(ctx, g)
 }
 
-func openHeld(t *testing.T, db dbtest.DB, cfg mvcc.Config) (*mvcc.Store, *held) {
+func openHeld(t *testing.T, db dbtest.DB, cfg mvcc.Config) (*mvcc.Engine, *held) {
 	t.Helper()
 	h := &held{Backend: openBackend(t, db), paged: make(chan struct{}, 1),
 		tailed: make(chan struct{}, 1)}
@@ -329,7 +329,7 @@ func loseFrom(t *testing.T, db dbtest.DB, r, upto contract.Revision) {
 }
 
 // list returns the revision of a list.
-func list(t *testing.T, s *mvcc.Store) contract.Revision {
+func list(t *testing.T, s *mvcc.Engine) contract.Revision {
 	t.Helper()
 	res, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0", Limit: 1})
 	if err != nil {

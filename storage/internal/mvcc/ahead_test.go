@@ -34,7 +34,7 @@ func (p *paged) Page(ctx context.Context, q contract.PageQuery) (*contract.Page,
 }
 
 // openPaged opens a store with the keys /k/0 to /k/9.
-func openPaged(t *testing.T, db dbtest.DB) (*paged, *mvcc.Store) {
+func openPaged(t *testing.T, db dbtest.DB) (*paged, *mvcc.Engine) {
 	t.Helper()
 	b := &paged{Backend: openBackend(t, db), read: make(chan contract.PageQuery, 100)}
 	s, err := mvcc.Open(t.Context(), b, mvcc.Config{})
@@ -55,7 +55,7 @@ func openPaged(t *testing.T, db dbtest.DB) (*paged, *mvcc.Store) {
 
 // turn reads a page, checks that it is the one that begins with a key, and returns the options of
 // the next one, and the page's revision and head.
-func turn(t *testing.T, s *mvcc.Store, o mvcc.RangeOptions, first int) (mvcc.RangeOptions,
+func turn(t *testing.T, s *mvcc.Engine, o mvcc.RangeOptions, first int) (mvcc.RangeOptions,
 	*mvcc.RangeResult) {
 	t.Helper()
 	r, err := s.Range(t.Context(), o)

@@ -25,10 +25,10 @@ type announcer struct {
 	// mu protects the fields below.
 	mu sync.Mutex
 	// newest is what was last to be told of each open store, heads what is not under way yet.
-	newest, heads map[*Store]contract.Revision
+	newest, heads map[*Engine]contract.Revision
 	// telling are the stores of the announcement that is under way, but for those that have left.
 	// cancel gives it up, and ended is closed when it, or if there is none the next one, has ended.
-	telling map[*Store]struct{}
+	telling map[*Engine]struct{}
 	cancel  context.CancelFunc
 	ended   chan struct{}
 	// running is closed when the goroutine that announces has ended, nil if there is none.
@@ -51,7 +51,7 @@ func announcerOf(b contract.Backend, polls *Polls) *announcer {
 // tell has the other processes told that a store has come to the revision, which is committed. It
 // does not wait. A new epoch begins at a greater revision than the last one, so the greatest
 // revision is the newest.
-func (a *announcer) tell(s *Store, r contract.Revision) {
+func (a *announcer) tell(s *Engine, r contract.Revision) {
 	if _, ok := s.b.(contract.Notifier); !ok {
 		return
 	}
@@ -61,8 +61,8 @@ func (a *announcer) tell(s *Store, r contract.Revision) {
 		return
 	}
 	if a.newest == nil {
-		a.newest, a.heads = map[*Store]contract.Revision{}, map[*Store]contract.Revision{}
-		a.telling, a.ended = map[*Store]struct{}{}, make(chan struct{})
+		a.newest, a.heads = map[*Engine]contract.Revision{}, map[*Engine]contract.Revision{}
+		a.telling, a.ended = map[*Engine]struct{}{}, make(chan struct{})
 		a.hurry = make(chan struct{}, 1)
 		a.outage = outageLog{log: s.log,
 			what: "notify the other processes of writes, which they poll for"}
@@ -120,7 +120,7 @@ func (a *announcer) run() {
 
 // close returns when what there is to tell of a store was told, or the committer has to stop. Then
 // no announcement is under way for this store.
-func (a *announcer) close(s *Store) {
+func (a *announcer) close(s *Engine) {
 	for {
 		a.mu.Lock()
 		_, waits := a.heads[s]
@@ -161,7 +161,7 @@ func (a *announcer) hasten() {
 
 // leave tells nothing more of a store. It returns true if it has given up an announcement, which
 // the database has not answered for long.
-func (a *announcer) leave(s *Store) bool {
+func (a *announcer) leave(s *Engine) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.heads, s)

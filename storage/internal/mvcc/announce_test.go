@@ -47,7 +47,7 @@ func (b *announcing) told() []contract.Revision {
 }
 
 // announcers opens a process that writes, and one that listens and polls every 2 s.
-func announcers(t *testing.T) (b *announcing, writer, listener *mvcc.Store) {
+func announcers(t *testing.T) (b *announcing, writer, listener *mvcc.Engine) {
 	t.Helper()
 	db := memdb.New("announce", time.Now)
 	cfg := mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}}
@@ -172,7 +172,7 @@ func TestStoresAnnounceTogether(t *testing.T) {
 		var (
 			polls  mvcc.Polls
 			b      [3]*announcing
-			stores [3]*mvcc.Store
+			stores [3]*mvcc.Engine
 		)
 		for i := range b {
 			db := memdb.New(fmt.Sprint("announce ", i), time.Now)

@@ -14,7 +14,7 @@ import (
 )
 
 // Commit is Apply for a caller that needs to know no more than the revision.
-func (s *Store) Commit(ctx context.Context, m contract.Mutation) (contract.Revision, error) {
+func (s *Engine) Commit(ctx context.Context, m contract.Mutation) (contract.Revision, error) {
 	o, err := s.Apply(ctx, m)
 	return o.Revision, err
 }
@@ -25,7 +25,7 @@ func (s *Store) Commit(ctx context.Context, m contract.Mutation) (contract.Revis
 // written),
 // [contract.ErrUnknownOutcome], and *[contract.Error] for what the database or the quota refused
 // (nothing was written).
-func (s *Store) Apply(ctx context.Context, m contract.Mutation) (contract.Outcome, error) {
+func (s *Engine) Apply(ctx context.Context, m contract.Mutation) (contract.Outcome, error) {
 	w, err := s.enqueue(ctx, m)
 	if err != nil {
 		return contract.Outcome{}, err
@@ -35,7 +35,7 @@ func (s *Store) Apply(ctx context.Context, m contract.Mutation) (contract.Outcom
 
 // ApplyAll is Apply for several mutations of different keys, which share commits. It returns what
 // came of each.
-func (s *Store) ApplyAll(ctx context.Context, ms []contract.Mutation) (outcomes []contract.Outcome, errs []error) {
+func (s *Engine) ApplyAll(ctx context.Context, ms []contract.Mutation) (outcomes []contract.Outcome, errs []error) {
 	outcomes, errs = make([]contract.Outcome, len(ms)), make([]error, len(ms))
 	writes := make([]*write, len(ms))
 	for i, m := range ms {
@@ -50,7 +50,7 @@ func (s *Store) ApplyAll(ctx context.Context, ms []contract.Mutation) (outcomes 
 }
 
 // answered waits until a queued write is done.
-func (s *Store) answered(ctx context.Context, w *write) (contract.Outcome, error) {
+func (s *Engine) answered(ctx context.Context, w *write) (contract.Outcome, error) {
 	select {
 	case <-w.done:
 		return w.outcome, w.err
@@ -69,7 +69,7 @@ func (s *Store) answered(ctx context.Context, w *write) (contract.Outcome, error
 }
 
 // enqueue checks everything that could make a whole group fail, and queues.
-func (s *Store) enqueue(ctx context.Context, m contract.Mutation) (*write, error) {
+func (s *Engine) enqueue(ctx context.Context, m contract.Mutation) (*write, error) {
 	switch {
 	case m.Key == "":
 		return nil, errors.New("a key cannot be empty")
@@ -106,7 +106,7 @@ func (s *Store) enqueue(ctx context.Context, m contract.Mutation) (*write, error
 }
 
 // commitLoop is the committer: one group at a time. While one commits, the next one gathers.
-func (s *Store) commitLoop() {
+func (s *Engine) commitLoop() {
 	took := time.Duration(0)
 	var group []*write
 	defer func() { // there are some only after a panic
@@ -139,7 +139,7 @@ func (s *Store) commitLoop() {
 // became of the group. Nothing was done for the writers behind it, so they learn in time that
 // nothing was written. Writers behind groups that end, however many, are not refused: the queue
 // bounds their number.
-func (s *Store) boundQueueing() (stop func()) {
+func (s *Engine) boundQueueing() (stop func()) {
 	ctx, cancel := context.WithCancel(s.commitCtx)
 	err := contract.Errorf(contract.Unavailable, "the database has not answered an earlier write for %s, and "+
 		"nothing was written", s.cfg.RetryFor)
@@ -167,7 +167,7 @@ func answerAll(group []*write, err error) {
 // commitGroup commits writes as one group, or as several if the database rejects one of them, and
 // answers all of them. This is the one place where a failed transaction is judged: what certainly
 // was not committed is tried again, what is unknown is resolved first.
-func (s *Store) commitGroup(writes []*write) {
+func (s *Engine) commitGroup(writes []*write) {
 	retry := contract.RetryPolicy()
 	// Those that have waited while the group before was tried in vain are tried once, or they would
 	// wait until their callers give up.
@@ -260,11 +260,11 @@ func (s *Store) commitGroup(writes []*write) {
 
 // Era returns the present era. A writer that expects what it has read asks for the era before it
 // reads.
-func (s *Store) Era() contract.Era { return s.hub.presentEra() }
+func (s *Engine) Era() contract.Era { return s.hub.presentEra() }
 
 // EraOf returns the era in which something was read that is at a revision, whenever that was. It is
 // 0 if that is not known, so that it has to be read again.
-func (s *Store) EraOf(r contract.Revision) contract.Era { return s.hub.eraOf(r) }
+func (s *Engine) EraOf(r contract.Revision) contract.Era { return s.hub.eraOf(r) }
 
 // ErrOtherEra refuses a write whose expectation was read in an era that is over.
 var ErrOtherEra = contract.Errorf(contract.Unavailable, "what was read before may be of a history that is lost, and "+
@@ -298,7 +298,7 @@ func ofEra(writes []*write, era contract.Era) []*write {
 const answersAtOnce = 8
 
 // finish hands the group's events to the hub, then answers the writers.
-func (s *Store) finish(res *contract.GroupResult, writes []*write) {
+func (s *Engine) finish(res *contract.GroupResult, writes []*write) {
 	s.served.Answered(res.Time)
 	events := make([]*Event, 0, len(writes))
 	var soonest time.Duration
@@ -362,7 +362,7 @@ func (s *Store) finish(res *contract.GroupResult, writes []*write) {
 // resolve finds out what became of a group whose commit did not return, and answers the writers,
 // unless it is certain that nothing was written and never will be: then it returns false, and the
 // group may be tried again with another token.
-func (s *Store) resolve(g *contract.Group, writes []*write, cause error) bool {
+func (s *Engine) resolve(g *contract.Group, writes []*write, cause error) bool {
 	ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.ResolveFor)
 	defer cancel()
 	r, err := backoff.Retry(ctx, func() (*contract.Resolution, error) {

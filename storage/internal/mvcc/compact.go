@@ -32,7 +32,7 @@ func (p CompactionPolicy) withDefaults() CompactionPolicy {
 // compactLoop moves the boundary and sweeps. All replicas do so at once: the boundary only rises,
 // and a batch that another replica has swept is empty. A random part of the interval keeps them
 // from doing it in step.
-func (s *Store) compactLoop(ctx context.Context) {
+func (s *Engine) compactLoop(ctx context.Context) {
 	p := s.cfg.Compaction
 	var last compactionPass
 	// The interval is between the beginnings of passes: a pass that sweeps for long does not make
@@ -74,7 +74,7 @@ type compactionPass struct {
 
 // compactAgain is a pass after another one. A store that nobody writes to needs no statement: what
 // others write, and where they move the boundary, this process learns from the tailer.
-func (s *Store) compactAgain(ctx context.Context, last compactionPass) (compactionPass, error) {
+func (s *Engine) compactAgain(ctx context.Context, last compactionPass) (compactionPass, error) {
 	_, shared := s.b.(contract.Shared)
 	if last.settled && s.hub.position() == last.head &&
 		s.hub.compactedRevision() == last.compacted {
@@ -96,7 +96,7 @@ func (s *Store) compactAgain(ctx context.Context, last compactionPass) (compacti
 }
 
 // compactOnce is a pass. settled does not yet say anything of the size.
-func (s *Store) compactOnce(ctx context.Context) (pass compactionPass, err error) {
+func (s *Engine) compactOnce(ctx context.Context) (pass compactionPass, err error) {
 	st, target, err := s.moveBoundary(ctx)
 	if err != nil {
 		return pass, err
@@ -113,7 +113,7 @@ func (s *Store) compactOnce(ctx context.Context) (pass compactionPass, err error
 }
 
 // moveBoundary moves the boundary to where the policy has it.
-func (s *Store) moveBoundary(ctx context.Context) (st contract.State, target contract.Revision, err error) {
+func (s *Engine) moveBoundary(ctx context.Context) (st contract.State, target contract.Revision, err error) {
 	end, err := s.cfg.Scheduler.turn(ctx)
 	if err != nil {
 		return st, 0, err
@@ -130,7 +130,7 @@ func (s *Store) moveBoundary(ctx context.Context) (st contract.State, target con
 
 // measureTables has the metrics tell the size of the database. Of the stores that share tables, one
 // asks for it now and then, and the others take its answer.
-func (s *Store) measureTables(ctx context.Context) (size contract.Size, err error) {
+func (s *Engine) measureTables(ctx context.Context) (size contract.Size, err error) {
 	var polls *Polls
 	if _, shared := s.b.(contract.Shared); shared {
 		polls = s.cfg.Polls
@@ -152,7 +152,7 @@ func (s *Store) measureTables(ctx context.Context) (size contract.Size, err erro
 // at least Keep others. Rows' times are those of the database's clock and rise with the revisions,
 // but for steps of that clock, which move the boundary by as much; so a binary search over the
 // primary key finds it.
-func (s *Store) boundary(ctx context.Context, st contract.State) (contract.Revision, error) {
+func (s *Engine) boundary(ctx context.Context, st contract.State) (contract.Revision, error) {
 	p := s.cfg.Compaction
 	limit := st.Now.Add(-p.Window)
 	old, young := st.Compacted, st.Head.Revision-p.Keep+1 // the boundary is in [old, young)
@@ -177,18 +177,18 @@ func (s *Store) boundary(ctx context.Context, st contract.State) (contract.Revis
 // others, reads below the revision answer ErrCompacted. The sweep, which Follows in the background,
 // removes the rows that were replaced. The order matters: if rows were removed first, a list that
 // is still allowed could miss them.
-func (s *Store) Compact(ctx context.Context, r contract.Revision) error {
+func (s *Engine) Compact(ctx context.Context, r contract.Revision) error {
 	_, err := s.compact(ctx, r, contract.RaiseCompacted)
 	return err
 }
 
 // CompactExactly is Compact that returns ErrCompacted if the boundary is at the revision or above
 // it, and a *FutureRevisionError if the head is below it. It returns the head.
-func (s *Store) CompactExactly(ctx context.Context, r contract.Revision) (contract.Revision, error) {
+func (s *Engine) CompactExactly(ctx context.Context, r contract.Revision) (contract.Revision, error) {
 	return s.compact(ctx, r, contract.RaiseCompactedTo)
 }
 
-func (s *Store) compact(ctx context.Context, r contract.Revision,
+func (s *Engine) compact(ctx context.Context, r contract.Revision,
 	raise func(context.Context, contract.Backend, contract.Revision) (contract.State, error)) (contract.Revision, error) {
 	if s.ctx.Err() != nil {
 		return 0, contract.ErrClosed
@@ -211,10 +211,10 @@ func (s *Store) compact(ctx context.Context, r contract.Revision,
 
 // CompactedRevision is the newest boundary that this process knows of, 0 if nothing was ever
 // compacted.
-func (s *Store) CompactedRevision() contract.Revision { return s.hub.compactedRevision() }
+func (s *Engine) CompactedRevision() contract.Revision { return s.hub.compactedRevision() }
 
 // Sweep removes what the boundary has released, in batches with pauses, so that writers go on.
-func (s *Store) Sweep(ctx context.Context) error {
+func (s *Engine) Sweep(ctx context.Context) error {
 	p := s.cfg.Compaction
 	end := time.Now().Add(p.Interval * 3 / 4)
 	for rows := p.SweepRows; ; {

@@ -71,7 +71,7 @@
 //
 // # The walk of one write
 //
-// [Store.Commit] (commit.go) checks the mutation against the limits and the quota, and queues it
+// [Engine.Commit] (commit.go) checks the mutation against the limits and the quota, and queues it
 // (queue.go). The committer, one goroutine for each open store, takes as many queued writes as one
 // group may hold (if the last group was large, it waits a moment for more), makes a
 // [contract.Group] with a fresh token and gives it to [contract.Backend.Commit]: take the commit
@@ -130,7 +130,7 @@
 //   - Every read of the log checks compacted in the same snapshot as the rows. So a swept event is
 //     an error, never a gap.
 //
-// I4 Reads are linearizable. [Store.Head], [Store.Get] and [Store.Range] at revision 0 read in a
+// I4 Reads are linearizable. [Engine.Head], [Engine.Get] and [Engine.Range] at revision 0 read in a
 // statement that starts after the call did. Concurrent callers of Head and Get share a query only
 // if it starts after they asked (see coalescer). Every statement reads the server's role, and a
 // server that may be behind (a standby, a read-only one) is refused. What this process has in

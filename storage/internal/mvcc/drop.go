@@ -3,7 +3,7 @@ package mvcc
 import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
 
 // sameStore returns an error if the store was dropped, or another one is in its place.
-func (s *Store) sameStore(id contract.Identity) error {
+func (s *Engine) sameStore(id contract.Identity) error {
 	switch {
 	case id.Epoch < 0:
 		return s.gone(contract.ErrDropped)
@@ -14,7 +14,7 @@ func (s *Store) sameStore(id contract.Identity) error {
 }
 
 // gone ends the watches of a store that is not there any more, and returns the error that says so.
-func (s *Store) gone(err error) error {
+func (s *Engine) gone(err error) error {
 	if s.hub.close(err) {
 		s.log.Error("all watches end", "err", err)
 		s.droppedOnce.Do(func() { close(s.dropped) })
@@ -25,4 +25,4 @@ func (s *Store) gone(err error) error {
 // Dropped is closed when this process has learnt that the store was dropped. If it has not noticed
 // that before another one was created, it has learnt that another one is in its place. It is closed
 // as well if the store is broken.
-func (s *Store) Dropped() <-chan struct{} { return s.dropped }
+func (s *Engine) Dropped() <-chan struct{} { return s.dropped }

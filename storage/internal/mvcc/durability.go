@@ -5,7 +5,7 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
 
 // recordBoot settles. It comes after the fence if commits may be lost, so that it is the fence that
 // is repeated if this process ends in between.
-func (s *Store) recordBoot(ctx context.Context, d contract.Durability) error {
+func (s *Engine) recordBoot(ctx context.Context, d contract.Durability) error {
 	if d.Settled() {
 		return nil
 	}
@@ -14,7 +14,7 @@ func (s *Store) recordBoot(ctx context.Context, d contract.Durability) error {
 
 // beginBoot settles before the first commit, and fences if commits may be lost. st is the state
 // that was read before, and it returns the one after.
-func (s *Store) beginBoot(ctx context.Context, st contract.State) (contract.State, error) {
+func (s *Engine) beginBoot(ctx context.Context, st contract.State) (contract.State, error) {
 	d, err := s.b.Durability(ctx)
 	if err != nil {
 		return st, err
@@ -38,7 +38,7 @@ func (s *Store) beginBoot(ctx context.Context, st contract.State) (contract.Stat
 
 // keepBoot records the boot of a database that has turned to relaxed durability while this process
 // ran. If commits may be lost, that is left to the fence.
-func (s *Store) keepBoot(ctx context.Context) error {
+func (s *Engine) keepBoot(ctx context.Context) error {
 	d, err := s.b.Durability(ctx)
 	if err != nil || d.Lost() {
 		return err

@@ -112,7 +112,7 @@ func newMachine(t *testing.T, kind dbtest.Kind) *machine {
 }
 
 // open opens a store on the machine.
-func (m *machine) open(t *testing.T) *mvcc.Store {
+func (m *machine) open(t *testing.T) *mvcc.Engine {
 	t.Helper()
 	opts := contract.DriverOptions{Logger: testLogger(t), Timeout: 30e9}
 	if _, err := m.db.Driver.Migrate(t.Context(), m.db.URL, opts); err != nil {
@@ -134,7 +134,7 @@ func (m *machine) open(t *testing.T) *mvcc.Store {
 }
 
 // isFenced tells whether a store has begun a new history after the revision.
-func isFenced(t *testing.T, s *mvcc.Store, seen contract.Revision) bool {
+func isFenced(t *testing.T, s *mvcc.Engine, seen contract.Revision) bool {
 	t.Helper()
 	_, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: seen})
 	if err != nil && !errors.Is(err, contract.ErrCompacted) {
@@ -233,7 +233,7 @@ func TestRestartUnderServers(t *testing.T) {
 }
 
 // eventuallyFenced waits for the end of a watch.
-func eventuallyFenced(t *testing.T, s *mvcc.Store, seen contract.Revision) {
+func eventuallyFenced(t *testing.T, s *mvcc.Engine, seen contract.Revision) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 // Export calls begin with the state, the number of live keys and the leases, and then each with
 // every one of the keys in ascending order of revisions, all of one snapshot; see
 // [contract.Backend.Snapshot].
-func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st contract.State,
+func (s *Engine) Export(ctx context.Context, begin func(ctx context.Context, st contract.State,
 	keys int64, leases []contract.LeaseRow) error, each func(*contract.Record) error) error {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
@@ -64,7 +64,7 @@ func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st c
 //
 // It does not keep this process from moving to another history meanwhile: a fence waits for the
 // commit lock as everybody does.
-func (s *Store) Import(ctx context.Context, in *contract.Import) (contract.State, error) {
+func (s *Engine) Import(ctx context.Context, in *contract.Import) (contract.State, error) {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
 	id, err := s.Identity(ctx)
@@ -122,7 +122,7 @@ const (
 )
 
 // whileOpen returns a context that ends with the store, too.
-func (s *Store) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
+func (s *Engine) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.ctx, func() { cancel(contract.ErrClosed) })
 	return ctx, func() { stop(); cancel(nil) }
@@ -137,7 +137,7 @@ func orClosed(ctx context.Context, err error) error {
 }
 
 // Identity reads which store the database holds.
-func (s *Store) Identity(ctx context.Context) (contract.Identity, error) {
+func (s *Engine) Identity(ctx context.Context) (contract.Identity, error) {
 	if s.ctx.Err() != nil {
 		return contract.Identity{}, contract.ErrClosed
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // WaitQueued waits until n writes wait for the committer.
-func WaitQueued(ctx context.Context, s *Store, n int) error {
+func WaitQueued(ctx context.Context, s *Engine, n int) error {
 	return Poll(ctx, func() bool {
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
@@ -18,7 +18,7 @@ func WaitQueued(ctx context.Context, s *Store, n int) error {
 }
 
 // CommitStopped ends when the committer's time is over.
-func CommitStopped(s *Store) <-chan struct{} { return s.commitCtx.Done() }
+func CommitStopped(s *Engine) <-chan struct{} { return s.commitCtx.Done() }
 
 // Poll waits until f holds.
 func Poll(ctx context.Context, f func() bool) error {
@@ -35,7 +35,7 @@ func Poll(ctx context.Context, f func() bool) error {
 }
 
 // TailOf reads the log itself.
-func TailOf(ctx context.Context, s *Store, from contract.Revision, limit int) (*contract.Tail, error) {
+func TailOf(ctx context.Context, s *Engine, from contract.Revision, limit int) (*contract.Tail, error) {
 	return s.tail(ctx, from, limit, contract.PrevOfDeletions)
 }
 
@@ -43,21 +43,21 @@ func TailOf(ctx context.Context, s *Store, from contract.Revision, limit int) (*
 func WaitAttached(ctx context.Context, w *Watcher) error { return waitAttached(ctx, w) }
 
 // Delivered returns the newest revision that was delivered to the watchers.
-func (s *Store) Delivered() contract.Revision { return s.hub.position().Revision }
+func (s *Engine) Delivered() contract.Revision { return s.hub.position().Revision }
 
 // CompactionPass is compactionPass.
 type CompactionPass = compactionPass
 
 // CompactAgain is compactAgain.
-func (s *Store) CompactAgain(ctx context.Context, last CompactionPass) (CompactionPass, error) {
+func (s *Engine) CompactAgain(ctx context.Context, last CompactionPass) (CompactionPass, error) {
 	return s.compactAgain(ctx, last)
 }
 
 // NewestSeen is the newest position that the store has seen.
-func (s *Store) NewestSeen() contract.Position { return s.hub.newestSeen() }
+func (s *Engine) NewestSeen() contract.Position { return s.hub.newestSeen() }
 
 // Refence is refence.
-func (s *Store) Refence(ctx context.Context, suspect contract.Position) error {
+func (s *Engine) Refence(ctx context.Context, suspect contract.Position) error {
 	return s.refence(ctx, suspect, "a test")
 }
 
@@ -69,13 +69,13 @@ const (
 )
 
 // KeepAhead says how long pages are kept.
-func (s *Store) KeepAhead(d time.Duration) { s.ahead.keepFor = d }
+func (s *Engine) KeepAhead(d time.Duration) { s.ahead.keepFor = d }
 
 // Ahead is ahead.
 type Ahead struct{ *ahead }
 
 // WaitReadAhead waits until no page is being read ahead.
-func WaitReadAhead(ctx context.Context, s *Store) error {
+func WaitReadAhead(ctx context.Context, s *Engine) error {
 	return Poll(ctx, func() bool {
 		s.ahead.mu.Lock()
 		defer s.ahead.mu.Unlock()
@@ -111,7 +111,7 @@ func (a Ahead) Close() { a.close() }
 const SkippedReads = skippedReads
 
 // Uncache forgets a row that is kept.
-func Uncache(s *Store, key contract.Key) {
+func Uncache(s *Engine, key contract.Key) {
 	c := s.rows.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +120,7 @@ func Uncache(s *Store, key contract.Key) {
 }
 
 // CachedBytes measures the rows that are kept, and returns what is counted of them, too.
-func CachedBytes(s *Store) (bytes, counted int) {
+func CachedBytes(s *Engine) (bytes, counted int) {
 	c := s.rows.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +137,7 @@ func Memories() []string {
 }
 
 // LeaveOut composes the chain of a store anew, without some readers.
-func LeaveOut(s *Store, without ...string) {
+func LeaveOut(s *Engine, without ...string) {
 	var links []link
 	for i, l := range s.links() {
 		if !slices.Contains(without, readers[i]) {

@@ -20,7 +20,7 @@ import (
 // load is writers on several stores, and a watcher on each, for as long as a fault takes.
 type load struct {
 	t       *testing.T
-	stores  []*mvcc.Store
+	stores  []*mvcc.Engine
 	start   contract.Revision
 	stop    context.CancelFunc
 	writers sync.WaitGroup
@@ -54,7 +54,7 @@ func startLoad(t *testing.T, db dbtest.DB, stores, writersEach int) *load {
 	return l
 }
 
-func (l *load) write(s *mvcc.Store, key contract.Key) {
+func (l *load) write(s *mvcc.Engine, key contract.Key) {
 	r, err := s.Commit(l.t.Context(), contract.Mutation{Key: key, Value: []byte("x")})
 	l.mu.Lock()
 	defer l.mu.Unlock()

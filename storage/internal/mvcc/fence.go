@@ -82,7 +82,7 @@ import (
 //
 // The caller waits no longer than ctx. A look that has begun goes on without it, since others need
 // it, too.
-func (s *Store) refence(ctx context.Context, suspect contract.Position, reason string) error {
+func (s *Engine) refence(ctx context.Context, suspect contract.Position, reason string) error {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
 	if err := s.fencing.acquire(ctx); err != nil {
@@ -105,7 +105,7 @@ func (s *Store) refence(ctx context.Context, suspect contract.Position, reason s
 	}
 }
 
-func (s *Store) refenceLocked(suspect contract.Position, reason string) error {
+func (s *Engine) refenceLocked(suspect contract.Position, reason string) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Timeout)
 	defer cancel()
 	if r, ok := s.b.(contract.Reconnector); ok {
@@ -169,13 +169,13 @@ func (s *Store) refenceLocked(suspect contract.Position, reason string) error {
 }
 
 // holds tells whether the database's history goes over the position.
-func (s *Store) holds(ctx context.Context, p contract.Position) (bool, error) {
+func (s *Engine) holds(ctx context.Context, p contract.Position) (bool, error) {
 	t, err := s.b.Tail(ctx, p.Revision, 1, contract.PrevOfDeletions)
 	return err == nil && contract.Follows(p, t), err
 }
 
 // fenceLocked fences the database of this identity beyond what was seen.
-func (s *Store) fenceLocked(ctx context.Context, seen contract.Position, id contract.Identity, level slog.Level,
+func (s *Engine) fenceLocked(ctx context.Context, seen contract.Position, id contract.Identity, level slog.Level,
 	reason string) error {
 	d, err := s.b.Durability(ctx)
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *Store) fenceLocked(ctx context.Context, seen contract.Position, id cont
 }
 
 // startEpoch is StartEpoch, and tells the other processes.
-func (s *Store) startEpoch(ctx context.Context, f contract.Fence) (contract.State, error) {
+func (s *Engine) startEpoch(ctx context.Context, f contract.Fence) (contract.State, error) {
 	st, err := contract.StartEpoch(ctx, s.b, f)
 	if err == nil {
 		s.announcer.tell(s, st.Head.Revision)
@@ -203,7 +203,7 @@ func (s *Store) startEpoch(ctx context.Context, f contract.Fence) (contract.Stat
 
 // adopt moves this process to another history, unless what BeforeAdopting has set refuses that. The
 // level of the line in the log is Error only if this process noticed that history was lost.
-func (s *Store) adopt(ctx context.Context, st contract.State, level slog.Level,
+func (s *Engine) adopt(ctx context.Context, st contract.State, level slog.Level,
 	reason string) error {
 	if f := s.beforeAdopting.Load(); f != nil {
 		if err := (*f)(ctx); err != nil {
@@ -225,11 +225,11 @@ func (s *Store) adopt(ctx context.Context, st contract.State, level slog.Level,
 // database has left it, and each attempt calls f again. So whoever commits something and then
 // fences the store knows: a process writes to the store after that only if its f was called after
 // the commit and has not refused. f must not use this store but by Peek.
-func (s *Store) BeforeAdopting(f func(context.Context) error) { s.beforeAdopting.Store(&f) }
+func (s *Engine) BeforeAdopting(f func(context.Context) error) { s.beforeAdopting.Store(&f) }
 
 // Peek reads a key as the database has it, and the head, whatever history this process is in. Only
 // what is called by BeforeAdopting needs that: this process is about to follow the database.
-func (s *Store) Peek(ctx context.Context, key contract.Key) (row *contract.Row,
+func (s *Engine) Peek(ctx context.Context, key contract.Key) (row *contract.Row,
 	head contract.Revision, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -247,11 +247,11 @@ func (s *Store) Peek(ctx context.Context, key contract.Key) (row *contract.Row,
 }
 
 // Fence starts a new epoch by hand: after a restore that nothing else could notice.
-func (s *Store) Fence(ctx context.Context) (contract.Revision, error) { return s.FenceBeyond(ctx, 0) }
+func (s *Engine) Fence(ctx context.Context) (contract.Revision, error) { return s.FenceBeyond(ctx, 0) }
 
 // FenceBeyond is Fence for a history that has to go on beyond a revision of another one, which
 // clients may have seen.
-func (s *Store) FenceBeyond(ctx context.Context, beyond contract.Revision) (contract.Revision, error) {
+func (s *Engine) FenceBeyond(ctx context.Context, beyond contract.Revision) (contract.Revision, error) {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
 	if err := s.fencing.acquire(ctx); err != nil {

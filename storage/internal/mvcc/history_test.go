@@ -174,7 +174,7 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 					}
 					// All that was written in the lost history reads as compacted, everywhere and
 					// for ever.
-					for _, s := range []*mvcc.Store{ahead, open(t, db, mvcc.Config{})} {
+					for _, s := range []*mvcc.Engine{ahead, open(t, db, mvcc.Config{})} {
 						for _, at := range []contract.Revision{start + 5, start + 20, start + 21,
 							start + 100} {
 							if _, err := s.Range(t.Context(),
@@ -292,7 +292,7 @@ func copyFile(t *testing.T, d *sql.DB, path string) {
 // version must not write any more.
 func TestNewerSchema(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-		stores := []*mvcc.Store{open(t, db, mvcc.Config{Logger: testLogger(t)}),
+		stores := []*mvcc.Engine{open(t, db, mvcc.Config{Logger: testLogger(t)}),
 			open(t, db, mvcc.Config{Logger: testLogger(t)})}
 		start := stores[0].Delivered()
 		watch, err := stores[1].Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: start})

@@ -17,7 +17,7 @@ import (
 func TestCompactionOfAnIdleStore(t *testing.T) {
 	db := memdb.New(t.Name(), time.Now)
 	var passes atomic.Int32
-	open := func(hook func(context.Context, string) error) *mvcc.Store {
+	open := func(hook func(context.Context, string) error) *mvcc.Engine {
 		b := db.Open(contract.DriverOptions{})
 		b.Hook = hook
 		s, err := mvcc.Open(t.Context(), b, mvcc.Config{

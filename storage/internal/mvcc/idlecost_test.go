@@ -22,7 +22,7 @@ func TestIdleStoresCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		idle := func(n int) int64 {
 			l := &line{}
-			var stores []*mvcc.Store
+			var stores []*mvcc.Engine
 			for i := range n {
 				db := memdb.New(fmt.Sprint("store", i), time.Now)
 				if i%3 == 0 {

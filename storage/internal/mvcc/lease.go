@@ -13,7 +13,7 @@ import (
 // GrantLease grants a lease for a time in seconds, with an ID, or one that it chooses if that is 0.
 // It returns the head, too. Grants that wait at the same time are one transaction. One whose caller
 // gives up may still be granted, and lapses then.
-func (s *Store) GrantLease(ctx context.Context, l contract.Lease, ttl int64) (contract.LeaseRow, contract.Revision, error) {
+func (s *Engine) GrantLease(ctx context.Context, l contract.Lease, ttl int64) (contract.LeaseRow, contract.Revision, error) {
 	asked := &contract.LeaseRow{Lease: l, TTL: ttl}
 	if l == 0 {
 		asked.Lease = contract.Lease(1 + rand.Int64N(1<<63-1))
@@ -38,7 +38,7 @@ func (s *Store) GrantLease(ctx context.Context, l contract.Lease, ttl int64) (co
 type granted struct{ granted, again bool }
 
 // queryGrants is the query of coalesced grants.
-func (s *Store) queryGrants(asked []*contract.LeaseRow) (map[*contract.LeaseRow]granted,
+func (s *Engine) queryGrants(asked []*contract.LeaseRow) (map[*contract.LeaseRow]granted,
 	contract.Revision, error) {
 	var of []bool
 	tries := 0
@@ -62,7 +62,7 @@ func (s *Store) queryGrants(asked []*contract.LeaseRow) (map[*contract.LeaseRow]
 
 // RenewLease makes a lease last from now on as long as it was granted for. It returns the head,
 // too.
-func (s *Store) RenewLease(ctx context.Context, l contract.Lease) (contract.LeaseRow, contract.Revision, error) {
+func (s *Engine) RenewLease(ctx context.Context, l contract.Lease) (contract.LeaseRow, contract.Revision, error) {
 	q, err := s.renewals.ask(ctx, l)
 	if err != nil {
 		return contract.LeaseRow{}, 0, err
@@ -75,7 +75,7 @@ func (s *Store) RenewLease(ctx context.Context, l contract.Lease) (contract.Leas
 }
 
 // queryRenewals is the query of coalesced renewals.
-func (s *Store) queryRenewals(leases []contract.Lease) (map[contract.Lease]contract.LeaseRow, contract.Revision, error) {
+func (s *Engine) queryRenewals(leases []contract.Lease) (map[contract.Lease]contract.LeaseRow, contract.Revision, error) {
 	found := map[contract.Lease]contract.LeaseRow{}
 	st, err := s.read(s.ctx, func(ctx context.Context) (contract.State, error) {
 		renewed, st, err := contract.RenewLeases(ctx, s.b, leases, s.served)
@@ -92,7 +92,7 @@ func (s *Store) queryRenewals(leases []contract.Lease) (map[contract.Lease]contr
 
 // RevokeLease ends a lease and deletes its keys. After an error the lease may have ended, and its
 // keys are deleted in the background then. Without one, none of them is left.
-func (s *Store) RevokeLease(ctx context.Context, l contract.Lease) error {
+func (s *Engine) RevokeLease(ctx context.Context, l contract.Lease) error {
 	var ended contract.Ended
 	st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		ended, st, err = contract.EndLeases(ctx, s.b, []contract.Lease{l}, true, s.served)
@@ -121,7 +121,7 @@ func (s *Store) RevokeLease(ctx context.Context, l contract.Lease) error {
 }
 
 // damagedOf tells whether a key of the lease is damaged. reaping is held.
-func (s *Store) damagedOf(l contract.Lease) bool {
+func (s *Engine) damagedOf(l contract.Lease) bool {
 	for _, d := range s.damaged {
 		if d.lease == l {
 			return true
@@ -131,7 +131,7 @@ func (s *Store) damagedOf(l contract.Lease) bool {
 }
 
 // LeaseOf returns a lease that has not lapsed and how long it lasts, and the head.
-func (s *Store) LeaseOf(ctx context.Context, l contract.Lease) (row contract.LeaseRow, left time.Duration,
+func (s *Engine) LeaseOf(ctx context.Context, l contract.Lease) (row contract.LeaseRow, left time.Duration,
 	head contract.Revision, err error) {
 	rows, st, err := s.leases(ctx, l, 1)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Store) LeaseOf(ctx context.Context, l contract.Lease) (row contract.Lea
 }
 
 // EachLease calls each for the leases that have not lapsed, and returns the head.
-func (s *Store) EachLease(ctx context.Context, each func(contract.Lease)) (contract.Revision, error) {
+func (s *Engine) EachLease(ctx context.Context, each func(contract.Lease)) (contract.Revision, error) {
 	for from := contract.Lease(0); ; {
 		rows, st, err := s.leases(ctx, from, contract.LeasePage)
 		if err != nil {
@@ -164,7 +164,7 @@ func (s *Store) EachLease(ctx context.Context, each func(contract.Lease)) (contr
 	}
 }
 
-func (s *Store) leases(ctx context.Context, from contract.Lease, limit int) (rows []contract.LeaseRow, st contract.State,
+func (s *Engine) leases(ctx context.Context, from contract.Lease, limit int) (rows []contract.LeaseRow, st contract.State,
 	err error) {
 	st, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		rows, st, err = s.b.Leases(ctx, from, limit)
@@ -174,7 +174,7 @@ func (s *Store) leases(ctx context.Context, from contract.Lease, limit int) (row
 }
 
 // EachAttached calls each for the keys that are attached to a lease.
-func (s *Store) EachAttached(ctx context.Context, l contract.Lease, each func(contract.Key)) error {
+func (s *Engine) EachAttached(ctx context.Context, l contract.Lease, each func(contract.Key)) error {
 	for from := contract.Key(""); ; {
 		var keys []contract.Expired
 		_, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
@@ -249,7 +249,7 @@ func look(rows []contract.LeaseRow, now, since time.Time, known map[contract.Lea
 
 // reapLeases ends the leases that have lapsed, deletes their keys, and returns the time until it
 // should look again. reaping is held.
-func (s *Store) reapLeases(ctx context.Context) (time.Duration, error) {
+func (s *Engine) reapLeases(ctx context.Context) (time.Duration, error) {
 	for {
 		// Those that are passed over stay the first ones: they must not hide the others.
 		limit := leasesAtOnce + s.passed
@@ -301,7 +301,7 @@ func (s *Store) reapLeases(ctx context.Context) (time.Duration, error) {
 
 // empty deletes the keys of leases that have ended in the epoch, and then the leases. It returns
 // those that it could not empty. reaping is held.
-func (s *Store) empty(ctx context.Context, leases []contract.Lease,
+func (s *Engine) empty(ctx context.Context, leases []contract.Lease,
 	epoch contract.Epoch) (left []contract.Lease, err error) {
 	tried := map[contract.Key]contract.Revision{}
 	for len(leases) > 0 {
@@ -370,7 +370,7 @@ var errReadOnlyKeys = contract.Errorf(contract.ReadOnly,
 
 // detach deletes the keys of a lease that has ended in the epoch, and then the lease. It tells
 // whether it could delete all. reaping is held.
-func (s *Store) detach(ctx context.Context, l contract.Lease, epoch contract.Epoch) (empty bool, err error) {
+func (s *Engine) detach(ctx context.Context, l contract.Lease, epoch contract.Epoch) (empty bool, err error) {
 	attached := func(from contract.Key, limit int) ([]contract.Expired, error) {
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		defer cancel()

@@ -17,7 +17,7 @@ import (
 )
 
 // attach writes a key that is attached to a lease.
-func attach(s *mvcc.Store, key contract.Key, l contract.Lease) error {
+func attach(s *mvcc.Engine, key contract.Key, l contract.Lease) error {
 	_, err := s.Commit(context.Background(), contract.Mutation{Key: key, Expect: contract.Any, Lease: l,
 		Value: []byte("leased")})
 	return err
@@ -27,7 +27,7 @@ func attach(s *mvcc.Store, key contract.Key, l contract.Lease) error {
 func TestLeases(t *testing.T) {
 	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		a, b := open(t, db, mvcc.Config{}), open(t, db, mvcc.Config{})
-		for _, s := range []*mvcc.Store{a, b} {
+		for _, s := range []*mvcc.Engine{a, b} {
 			_, _, err := s.GrantLease(t.Context(), 7, 60)
 			if s == a && err != nil || s == b && !errors.Is(err, contract.ErrLeaseExists) {
 				t.Error(err)
@@ -74,7 +74,7 @@ func TestLeases(t *testing.T) {
 				t.Errorf("event %d is %+v, of %+v, %v", i, e, prev, err)
 			}
 		}
-		for _, s := range []*mvcc.Store{a, b} {
+		for _, s := range []*mvcc.Engine{a, b} {
 			_, _, renewErr := s.RenewLease(t.Context(), 7)
 			_, _, _, readErr := s.LeaseOf(t.Context(), 7)
 			for _, err := range []error{s.RevokeLease(t.Context(), 7), renewErr, readErr,
@@ -146,7 +146,7 @@ func TestLeaseLapses(t *testing.T) {
 }
 
 // leased grants a lease of six seconds, and attaches a key to it.
-func leased(t *testing.T, s *mvcc.Store) contract.Lease {
+func leased(t *testing.T, s *mvcc.Engine) contract.Lease {
 	t.Helper()
 	row, _, err := s.GrantLease(t.Context(), 0, 6)
 	if err != nil {
@@ -159,7 +159,7 @@ func leased(t *testing.T, s *mvcc.Store) contract.Lease {
 }
 
 // lastsFor tells for how long a key is there from now on, in seconds of the bubble's clock.
-func lastsFor(t *testing.T, s *mvcc.Store, key contract.Key) int {
+func lastsFor(t *testing.T, s *mvcc.Engine, key contract.Key) int {
 	t.Helper()
 	for i := 0; ; i++ {
 		kv, _, err := s.Get(t.Context(), key)
@@ -298,7 +298,7 @@ func TestLeasesEndTogether(t *testing.T) {
 		const leases = 2_000
 		db := inMemory(t)
 		var counted atomic.Int64
-		var stores []*mvcc.Store
+		var stores []*mvcc.Engine
 		for range 3 {
 			b := openBackend(t, db).(*memdb.Backend)
 			b.Hook = func(_ context.Context, method string) error {

@@ -16,7 +16,7 @@ import (
 type hanging struct {
 	*memdb.Database
 	t testing.TB
-	s *mvcc.Store
+	s *mvcc.Engine
 
 	mu sync.Mutex
 	// method hangs, "" for none, until release is closed. begun is told of each call.

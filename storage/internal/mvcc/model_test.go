@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
 
 // open opens a store over a migrated database. Several may be opened over one.
-func open(t testing.TB, db dbtest.DB, cfg mvcc.Config) *mvcc.Store {
+func open(t testing.TB, db dbtest.DB, cfg mvcc.Config) *mvcc.Engine {
 	t.Helper()
 	s, err := mvcc.Open(t.Context(), openBackend(t, db), cfg)
 	if err != nil {
@@ -154,7 +154,7 @@ type modelRun struct {
 	t      *testing.T
 	db     dbtest.DB
 	rng    *rand.Rand
-	stores []*mvcc.Store
+	stores []*mvcc.Engine
 	model  model
 	// compacted is the boundary that was set.
 	compacted contract.Revision
@@ -216,7 +216,7 @@ func (r *modelRun) run(steps int) {
 	r.endWatches()
 }
 
-func (r *modelRun) store() *mvcc.Store { return r.stores[r.rng.IntN(len(r.stores))] }
+func (r *modelRun) store() *mvcc.Engine { return r.stores[r.rng.IntN(len(r.stores))] }
 
 func (r *modelRun) key() contract.Key {
 	return contract.Key(fmt.Sprintf("/%c/%c/%d", 'a'+rune(r.rng.IntN(2)), 'x'+rune(r.rng.IntN(2)),

@@ -87,7 +87,7 @@ func (s *shared) Size(ctx context.Context) (contract.Size, error) {
 }
 
 // openOn opens a store on a line.
-func openOn(t *testing.T, l *line, db *memdb.Database, cfg mvcc.Config) *mvcc.Store {
+func openOn(t *testing.T, l *line, db *memdb.Database, cfg mvcc.Config) *mvcc.Engine {
 	t.Helper()
 	cfg.Polls = &l.polls
 	s, err := mvcc.Open(t.Context(), l.on(db), cfg)
@@ -97,7 +97,7 @@ func openOn(t *testing.T, l *line, db *memdb.Database, cfg mvcc.Config) *mvcc.St
 	return s
 }
 
-func closeAll(t *testing.T, stores ...*mvcc.Store) {
+func closeAll(t *testing.T, stores ...*mvcc.Engine) {
 	t.Helper()
 	for _, s := range stores {
 		if err := s.Close(); err != nil {
@@ -111,7 +111,7 @@ func closeAll(t *testing.T, stores ...*mvcc.Store) {
 func TestSizeOfIdleStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &line{}
-		var stores []*mvcc.Store
+		var stores []*mvcc.Engine
 		var metrics []*mvcc.Metrics
 		for i := range 50 {
 			m := mvcc.NewMetrics()
@@ -173,7 +173,7 @@ func TestPollsOfBusyStores(t *testing.T) {
 			}
 			return nil
 		}
-		stores := []*mvcc.Store{openOn(t, l, db, mvcc.Config{})}
+		stores := []*mvcc.Engine{openOn(t, l, db, mvcc.Config{})}
 		for i := range 20 {
 			stores = append(stores, openOn(t, l, memdb.New(fmt.Sprint("idle", i), time.Now),
 				mvcc.Config{}))
@@ -247,7 +247,7 @@ func TestPollHangs(t *testing.T) {
 		cfg := mvcc.Config{Timeout: 2 * time.Minute, QuotaInterval: time.Hour,
 			Compaction: mvcc.CompactionPolicy{Interval: time.Hour}}
 		var dbs []*memdb.Database
-		var stores []*mvcc.Store
+		var stores []*mvcc.Engine
 		add := func() {
 			dbs = append(dbs, memdb.New(fmt.Sprint("store", len(dbs)), time.Now))
 			stores = append(stores, openOn(t, l, dbs[len(dbs)-1], cfg))
@@ -333,7 +333,7 @@ func TestLookHangs(t *testing.T) {
 			return contract.Errorf(contract.Unavailable, "no answer: %w", ctx.Err())
 		}
 		var dbs []*memdb.Database
-		var stores []*mvcc.Store
+		var stores []*mvcc.Engine
 		for i := range 3 {
 			dbs = append(dbs, memdb.New(fmt.Sprint("store", i), time.Now))
 			stores = append(stores, openOn(t, l, dbs[i], mvcc.Config{QuotaInterval: time.Hour,
@@ -416,7 +416,7 @@ func TestPollsOfStores(t *testing.T) {
 		defer connected.Close()
 		var rounds, most atomic.Int64
 		var polls mvcc.Polls
-		stores, watches := map[string]*mvcc.Store{}, map[string]*mvcc.Watcher{}
+		stores, watches := map[string]*mvcc.Engine{}, map[string]*mvcc.Watcher{}
 		for _, name := range names {
 			b, err := connected.Store(t.Context(), name)
 			if err != nil {
@@ -436,7 +436,7 @@ func TestPollsOfStores(t *testing.T) {
 			defer w.Close()
 			stores[name], watches[name] = s, w
 		}
-		others := map[string]*mvcc.Store{}
+		others := map[string]*mvcc.Engine{}
 		for _, name := range names {
 			others[name] = openStore(t, db, name)
 		}

@@ -10,7 +10,7 @@ import (
 // checkQuota refuses a write that would make a store larger which holds as much as it may, unless
 // the write makes room in the end. The last measurement tells what the store holds, so it may come
 // to hold more.
-func (s *Store) checkQuota(ctx context.Context, m *contract.Mutation) error {
+func (s *Engine) checkQuota(ctx context.Context, m *contract.Mutation) error {
 	excess := s.excess.Load()
 	if excess == nil || m.Delete || m.Ends {
 		return nil
@@ -29,7 +29,7 @@ func (s *Store) checkQuota(ctx context.Context, m *contract.Mutation) error {
 }
 
 // checkLeaseQuota refuses a lease where the store holds as much as it may.
-func (s *Store) checkLeaseQuota() error {
+func (s *Engine) checkLeaseQuota() error {
 	if excess := s.excess.Load(); excess != nil {
 		return excess.Refuses(true, 0)
 	}
@@ -48,7 +48,7 @@ type measured struct {
 }
 
 // quotaLoop measures the store while it has a quota, at once and then again and again.
-func (s *Store) quotaLoop(ctx context.Context) {
+func (s *Engine) quotaLoop(ctx context.Context) {
 	ticker := time.NewTicker(s.cfg.QuotaInterval)
 	defer ticker.Stop()
 	outage := outageLog{log: s.log, what: "measure the store"}
@@ -67,7 +67,7 @@ func (s *Store) quotaLoop(ctx context.Context) {
 }
 
 // quota reads the quota, unless a poll has told it a short while ago.
-func (s *Store) quota(ctx context.Context) (q contract.Quota, st contract.State, err error) {
+func (s *Engine) quota(ctx context.Context) (q contract.Quota, st contract.State, err error) {
 	if p, ok := s.tailer.lastPoll(s.cfg.QuotaInterval / 2); ok {
 		return p.Quota, p.State, nil
 	}
@@ -81,7 +81,7 @@ func (s *Store) quota(ctx context.Context) (q contract.Quota, st contract.State,
 // measure reads the quota, and what the store holds if it has one: by what was written since the
 // last time, and only if compaction has passed that, by all objects. History that needs more bytes
 // than the objects may is compacted, whatever the policy keeps.
-func (s *Store) measure(ctx context.Context, m *measured) error {
+func (s *Engine) measure(ctx context.Context, m *measured) error {
 	var usage contract.Usage
 	q, st, err := s.quota(ctx)
 	if err != nil {

@@ -83,7 +83,7 @@ func (r *RangeResult) next() (from contract.Key, more bool) {
 
 // Range lists. Its errors are ErrCompacted, *FutureRevisionError, ErrClosed and those of the
 // Backend.
-func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error) {
+func (s *Engine) Range(ctx context.Context, o RangeOptions) (*RangeResult, error) {
 	if o.From == "" {
 		o.From = o.Start
 	}
@@ -108,7 +108,7 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 
 // CountAt counts the keys in [start, end) that existed at a revision, 0 for the newest, and returns
 // the head of the read. Its errors are those of Range.
-func (s *Store) CountAt(ctx context.Context, start, end contract.Key, at contract.Revision) (n int64, head contract.Revision,
+func (s *Engine) CountAt(ctx context.Context, start, end contract.Key, at contract.Revision) (n int64, head contract.Revision,
 	err error) {
 	n, st, err := s.reads.Count(ctx, RangeOptions{Start: start, End: end, From: start, At: at,
 		Exact: true}, nil)
@@ -118,7 +118,7 @@ func (s *Store) CountAt(ctx context.Context, start, end contract.Key, at contrac
 // GetAt reads one key as it was at a revision, and returns the head of the read, too. Its errors
 // are those of Range. A key that was not written since is found at its live row. Otherwise what was
 // written since is looked through, as for a range.
-func (s *Store) GetAt(ctx context.Context, key contract.Key, at contract.Revision) (*KeyValue, contract.Revision, error) {
+func (s *Engine) GetAt(ctx context.Context, key contract.Key, at contract.Revision) (*KeyValue, contract.Revision, error) {
 	kv, st, err := s.source.Get(ctx, key)
 	head := st.Head.Revision
 	switch {

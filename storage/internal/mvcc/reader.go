@@ -20,7 +20,7 @@ import (
 //
 // source and undo are always there. Each of the other four is a memory, and may be left out: then
 // the next reader answers the same, at a higher cost. The store composes the chain
-// ([Store.compose]), and no reader knows which ones are around it.
+// ([Engine.compose]), and no reader knows which ones are around it.
 //
 // # What a memory may answer, and what proves it
 //
@@ -95,12 +95,12 @@ func chained(r reader, links ...link) reader {
 }
 
 // links are the readers above the source, from the lowest up.
-func (s *Store) links() []link {
+func (s *Engine) links() []link {
 	return []link{s.rows.link, s.deltas.link, s.undo.link, s.ahead.link, s.left.link}
 }
 
 // compose makes the chain, without rows if none are kept.
-func (s *Store) compose() {
+func (s *Engine) compose() {
 	links := s.links()
 	if s.cfg.CacheBytes <= 0 {
 		links = links[1:]
@@ -109,7 +109,7 @@ func (s *Store) compose() {
 }
 
 // source reads the database. Each answer has passed Store.read, so it belongs to this history.
-type source struct{ s *Store }
+type source struct{ s *Engine }
 
 // State reads the state alone, which is the cheapest proof.
 func (r *source) State(ctx context.Context) (contract.State, error) {

@@ -16,7 +16,7 @@ import (
 
 // readerModel is what the keys of a database were at each revision.
 type readerModel struct {
-	other     *mvcc.Store
+	other     *mvcc.Engine
 	states    map[contract.Revision]map[contract.Key]string
 	head      contract.Revision
 	compacted contract.Revision
@@ -43,7 +43,7 @@ func (m *readerModel) write(t *testing.T, rng *rand.Rand) {
 }
 
 // list pages through a store by the options, and writes between pages. It checks each page.
-func (m *readerModel) list(t *testing.T, s *mvcc.Store, o mvcc.RangeOptions, rng *rand.Rand) {
+func (m *readerModel) list(t *testing.T, s *mvcc.Engine, o mvcc.RangeOptions, rng *rand.Rand) {
 	t.Helper()
 	o.Start, o.End = "/k/", "/k0"
 	want := m.states[o.At]
@@ -93,7 +93,7 @@ func (m *readerModel) list(t *testing.T, s *mvcc.Store, o mvcc.RangeOptions, rng
 }
 
 // one reads one key, now and at a revision, and counts the keys at the revision.
-func (m *readerModel) one(t *testing.T, s *mvcc.Store, key contract.Key, at contract.Revision) {
+func (m *readerModel) one(t *testing.T, s *mvcc.Engine, key contract.Key, at contract.Revision) {
 	t.Helper()
 	get(t, s, key, m.states[m.head][key])
 	kv, head, err := s.GetAt(t.Context(), key, at)
@@ -116,7 +116,7 @@ func TestReadersCanBeLeftOut(t *testing.T) {
 	m.states[m.head], m.compacted = map[contract.Key]string{}, m.head
 	all := mvcc.Memories()
 	left := append([][]string{{}, all}, slices.Collect(slices.Chunk(all, 1))...)
-	stores := make([]*mvcc.Store, len(left))
+	stores := make([]*mvcc.Engine, len(left))
 	for i := range left {
 		_, stores[i] = openAsked(t, db, 1<<20)
 		mvcc.LeaveOut(stores[i], left[i]...)
@@ -161,7 +161,7 @@ func TestReadersCanBeLeftOut(t *testing.T) {
 
 // TestEachReaderSavesReads: each memory answers what the database is asked for without it.
 func TestEachReaderSavesReads(t *testing.T) {
-	list := func(t *testing.T, s *mvcc.Store, o mvcc.RangeOptions, pages int) mvcc.RangeOptions {
+	list := func(t *testing.T, s *mvcc.Engine, o mvcc.RangeOptions, pages int) mvcc.RangeOptions {
 		o.Start, o.End = "/k/", "/k0"
 		for range pages {
 			r, err := s.Range(t.Context(), o)
@@ -178,20 +178,20 @@ func TestEachReaderSavesReads(t *testing.T) {
 		with, without int
 		// reads reads from a store whose database has ten keys since a revision, and an eleventh
 		// since then.
-		reads func(t *testing.T, a *asked, s *mvcc.Store, at contract.Revision)
+		reads func(t *testing.T, a *asked, s *mvcc.Engine, at contract.Revision)
 	}{
 		"rows": {1 << 20, "Page", 1, 3,
-			func(t *testing.T, _ *asked, s *mvcc.Store, _ contract.Revision) {
+			func(t *testing.T, _ *asked, s *mvcc.Engine, _ contract.Revision) {
 				for range 3 {
 					list(t, s, mvcc.RangeOptions{}, 1)
 				}
 			}},
 		"deltas": {0, "Replaced", 1, 4,
-			func(t *testing.T, _ *asked, s *mvcc.Store, at contract.Revision) {
+			func(t *testing.T, _ *asked, s *mvcc.Engine, at contract.Revision) {
 				list(t, s, mvcc.RangeOptions{At: at, Limit: 3}, 4)
 			}},
 		"ahead": {0, "Page", 0, 1,
-			func(t *testing.T, a *asked, s *mvcc.Store, at contract.Revision) {
+			func(t *testing.T, a *asked, s *mvcc.Engine, at contract.Revision) {
 				s.KeepAhead(time.Hour)
 				o := list(t, s, mvcc.RangeOptions{At: at, Limit: 4, Ahead: 4}, 2)
 				if err := mvcc.WaitReadAhead(t.Context(), s); err != nil {
@@ -203,7 +203,7 @@ func TestEachReaderSavesReads(t *testing.T) {
 				list(t, s, o, 1)
 			}},
 		"left": {0, "Count", 1, 3,
-			func(t *testing.T, _ *asked, s *mvcc.Store, at contract.Revision) {
+			func(t *testing.T, _ *asked, s *mvcc.Engine, at contract.Revision) {
 				list(t, s, mvcc.RangeOptions{At: at, Limit: 3, Count: true}, 4)
 			}},
 	} {

@@ -224,7 +224,7 @@ func (s *coalescer[K, V]) close() {
 
 // Head returns the newest revision, linearizably: it is not lower than that of any write that any
 // replica acknowledged before the call. It is never 0.
-func (s *Store) Head(ctx context.Context) (contract.Revision, error) {
+func (s *Engine) Head(ctx context.Context) (contract.Revision, error) {
 	q, err := s.heads.ask(ctx)
 	if err != nil {
 		return 0, err
@@ -234,7 +234,7 @@ func (s *Store) Head(ctx context.Context) (contract.Revision, error) {
 
 // Get reads the current state of one key, linearizably. kv is nil if the key does not exist. head
 // is the revision of the snapshot.
-func (s *Store) Get(ctx context.Context, key contract.Key) (kv *KeyValue, head contract.Revision, err error) {
+func (s *Engine) Get(ctx context.Context, key contract.Key) (kv *KeyValue, head contract.Revision, err error) {
 	if _, ok := s.b.(contract.KeysReader); !ok {
 		return s.get(ctx, key)
 	}
@@ -259,28 +259,28 @@ func (s *Store) Get(ctx context.Context, key contract.Key) (kv *KeyValue, head c
 }
 
 // get reads one key by a query of its own.
-func (s *Store) get(ctx context.Context, key contract.Key) (*KeyValue, contract.Revision, error) {
+func (s *Engine) get(ctx context.Context, key contract.Key) (*KeyValue, contract.Revision, error) {
 	kv, st, err := s.reads.Get(ctx, key)
 	return kv, st.Head.Revision, err
 }
 
 // Cached tells whether a page of a range most likely reads no more than the head.
-func (s *Store) Cached(start, end contract.Key) bool { return s.reads.Cached(start, end) }
+func (s *Engine) Cached(start, end contract.Key) bool { return s.reads.Cached(start, end) }
 
 // queryHead is the query of coalesced reads of the head.
-func (s *Store) queryHead([]contract.Key) (map[contract.Key]*KeyValue, contract.Revision, error) {
+func (s *Engine) queryHead([]contract.Key) (map[contract.Key]*KeyValue, contract.Revision, error) {
 	st, err := s.source.State(s.ctx)
 	return nil, st.Head.Revision, s.unlessClosed(err)
 }
 
 // queryKeys is the query of coalesced reads of keys.
-func (s *Store) queryKeys(keys []contract.Key) (map[contract.Key]*KeyValue, contract.Revision, error) {
+func (s *Engine) queryKeys(keys []contract.Key) (map[contract.Key]*KeyValue, contract.Revision, error) {
 	found, st, err := s.reads.GetKeys(s.ctx, keys)
 	return found, st.Head.Revision, s.unlessClosed(err)
 }
 
 // unlessClosed gives the reason of a query that ended with the store.
-func (s *Store) unlessClosed(err error) error {
+func (s *Engine) unlessClosed(err error) error {
 	if s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return contract.ErrClosed
 	}

@@ -26,7 +26,7 @@ func BenchmarkReads(b *testing.B) {
 	dbtest.Each(b, run, dbtest.SQLite)
 }
 
-func benchmarkReads(b *testing.B, s *mvcc.Store) {
+func benchmarkReads(b *testing.B, s *mvcc.Engine) {
 	const keys, size = 10_000, 500
 	key := func(i int) contract.Key { return contract.Key(fmt.Sprintf("/k/%05d", i%keys)) }
 	value := []byte(strings.Repeat("v", 1000))

@@ -26,7 +26,7 @@ const reapRetry = 10 * time.Second
 const clockSkew = 5 * time.Millisecond
 
 // reapIn makes the reaper look after this time.
-func (s *Store) reapIn(d time.Duration) {
+func (s *Engine) reapIn(d time.Duration) {
 	select {
 	case s.reapSoon <- d:
 	default:
@@ -42,7 +42,7 @@ func (s *Store) reapIn(d time.Duration) {
 	}
 }
 
-func (s *Store) reapLoop(ctx context.Context) {
+func (s *Engine) reapLoop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	next := time.Now()
@@ -90,7 +90,7 @@ func (s *Store) reapLoop(ctx context.Context) {
 }
 
 // DeleteExpired deletes what has expired by now, in place of waiting until the background does so.
-func (s *Store) DeleteExpired(ctx context.Context) error {
+func (s *Engine) DeleteExpired(ctx context.Context) error {
 	_, err := s.reap(ctx)
 	return err
 }
@@ -98,7 +98,7 @@ func (s *Store) DeleteExpired(ctx context.Context) error {
 // Rest does what the background would do by now, for a store that is about to be closed, and
 // returns how long it is until there is more to do. That is Never if nothing expires and nothing is
 // left to be compacted, whatever time passes.
-func (s *Store) Rest(ctx context.Context) (time.Duration, error) {
+func (s *Engine) Rest(ctx context.Context) (time.Duration, error) {
 	next, err := s.reap(ctx)
 	if err != nil || s.cfg.Compaction.Window < 0 {
 		return next, err
@@ -114,14 +114,14 @@ func (s *Store) Rest(ctx context.Context) (time.Duration, error) {
 }
 
 // Volatile tells whether the store is gone when it is closed.
-func (s *Store) Volatile() bool {
+func (s *Engine) Volatile() bool {
 	v, ok := s.b.(contract.Volatile)
 	return ok && v.Volatile()
 }
 
 // reap deletes what has expired and returns the time until it should look again, Never if nothing
 // that is there expires.
-func (s *Store) reap(ctx context.Context) (time.Duration, error) {
+func (s *Engine) reap(ctx context.Context) (time.Duration, error) {
 	if err := s.reaping.acquire(ctx); err != nil {
 		return 0, err
 	}
@@ -140,7 +140,7 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 }
 
 // reapKeys deletes the keys that have expired by themselves. reaping is held.
-func (s *Store) reapKeys(ctx context.Context) (time.Duration, error) {
+func (s *Engine) reapKeys(ctx context.Context) (time.Duration, error) {
 	for {
 		// The damaged keys stay the oldest ones: they must not hide the others.
 		limit, era := reapBatch+len(s.damaged), s.hub.presentEra()
@@ -188,7 +188,7 @@ type notReaped struct {
 // reapSome deletes the first of the expired keys, as many as ReadBytes allows, and returns how many
 // it has looked at, and which of them it has not deleted. Their values are read here, before the
 // commit lock is taken, so that the committer knows their size and bounds its groups by it.
-func (s *Store) reapSome(ctx context.Context, expired []contract.Expired,
+func (s *Engine) reapSome(ctx context.Context, expired []contract.Expired,
 	era contract.Era) (looked int, not notReaped, err error) {
 	revisions := make([]contract.Revision, len(expired))
 	for i, e := range expired {
@@ -286,7 +286,7 @@ const (
 )
 
 // damage notes that an expired key cannot be deleted, and logs it the first time.
-func (s *Store) damage(e contract.Expired, err error) {
+func (s *Engine) damage(e contract.Expired, err error) {
 	d, known := s.damaged[e.Key]
 	if !known || d.revision != e.Revision {
 		s.log.Error("an expired key is damaged and cannot be deleted; it is tried again ever "+
@@ -301,7 +301,7 @@ func (s *Store) damage(e contract.Expired, err error) {
 // due leaves out the damaged keys whose time has not come, and returns how long it is until it
 // comes for the first of them, 0 if there is none. It forgets the keys that are there no more, but
 // for the keys of leases.
-func (s *Store) due(expired []contract.Expired, limit int) (due []contract.Expired, retry time.Duration) {
+func (s *Engine) due(expired []contract.Expired, limit int) (due []contract.Expired, retry time.Duration) {
 	now := time.Now()
 	seen := make(map[contract.Key]struct{}, len(s.damaged))
 	for _, e := range expired {

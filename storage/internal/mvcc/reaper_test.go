@@ -42,7 +42,7 @@ func TestReaperOfDamagedKey(t *testing.T) {
 		var out bytes.Buffer
 		b := &lostKey{}
 		ctx, cancel := context.WithCancel(t.Context())
-		s := &Store{b: b, ctx: ctx, metrics: NewMetrics(), hub: &hub{},
+		s := &Engine{b: b, ctx: ctx, metrics: NewMetrics(), hub: &hub{},
 			served:   contract.NewServed(time.Minute),
 			log:      slog.New(slog.NewTextHandler(&out, nil)),
 			reapSoon: make(chan time.Duration, 1), damaged: map[contract.Key]damaged{}}

@@ -71,7 +71,7 @@ var register = porcupine.Model{
 func TestReplicas(t *testing.T) {
 	const replicas, writersEach, writesEach = 3, 8, 60
 	everywhere(t, func(t *testing.T, db dbtest.DB) {
-		stores := make([]*mvcc.Store, replicas)
+		stores := make([]*mvcc.Engine, replicas)
 		for i := range stores {
 			stores[i] = open(t, db, mvcc.Config{Logger: testLogger(t), CacheBytes: i * 1000})
 		}
@@ -194,7 +194,7 @@ func TestReplicas(t *testing.T) {
 }
 
 // readLog reads the events from the database.
-func readLog(t *testing.T, s *mvcc.Store, after, upto contract.Revision) []string {
+func readLog(t *testing.T, s *mvcc.Engine, after, upto contract.Revision) []string {
 	t.Helper()
 	var log []string
 	for after < upto {

@@ -114,7 +114,7 @@ func (a *asked) reads(t *testing.T, what string, want map[string]int) {
 }
 
 // openAsked opens a store that keeps so many bytes of rows.
-func openAsked(t *testing.T, db *memdb.Database, most int) (*asked, *mvcc.Store) {
+func openAsked(t *testing.T, db *memdb.Database, most int) (*asked, *mvcc.Engine) {
 	t.Helper()
 	a := &asked{Backend: db.Open(contract.DriverOptions{}), count: map[string]int{}}
 	a.Hook = a.note
@@ -131,13 +131,13 @@ func openAsked(t *testing.T, db *memdb.Database, most int) (*asked, *mvcc.Store)
 }
 
 // openOther opens a store that keeps none.
-func openOther(t *testing.T, db *memdb.Database) *mvcc.Store {
+func openOther(t *testing.T, db *memdb.Database) *mvcc.Engine {
 	t.Helper()
 	return open(t, dbtest.DB{Kind: "memdb", Driver: db}, mvcc.Config{})
 }
 
 // get reads a key and checks its value, "" if it does not exist.
-func get(t *testing.T, s *mvcc.Store, key contract.Key, value string) {
+func get(t *testing.T, s *mvcc.Engine, key contract.Key, value string) {
 	t.Helper()
 	kv, head, err := s.Get(t.Context(), key)
 	switch {
@@ -150,7 +150,7 @@ func get(t *testing.T, s *mvcc.Store, key contract.Key, value string) {
 	}
 }
 
-func ready(t *testing.T, s *mvcc.Store) {
+func ready(t *testing.T, s *mvcc.Engine) {
 	t.Helper()
 	if err := s.Ready(t.Context()); err != nil {
 		t.Fatal(err)
@@ -235,7 +235,7 @@ func TestCacheIsNotBehind(t *testing.T) {
 type lister struct {
 	*asked
 	db       *memdb.Database
-	s, other *mvcc.Store
+	s, other *mvcc.Engine
 	want     map[contract.Key]string
 }
 

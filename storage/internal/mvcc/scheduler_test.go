@@ -53,17 +53,17 @@ func TestScheduler(t *testing.T) {
 // TestCompactionWaitsForItsTurn: what a store does in the background waits while other stores have
 // all turns.
 func TestCompactionWaitsForItsTurn(t *testing.T) {
-	for what, do := range map[string]func(*Store, context.Context) error{
-		"a pass": func(s *Store, ctx context.Context) error {
+	for what, do := range map[string]func(*Engine, context.Context) error{
+		"a pass": func(s *Engine, ctx context.Context) error {
 			_, err := s.compactOnce(ctx)
 			return err
 		},
-		"a sweep":     (*Store).Sweep,
-		"expiry":      (*Store).DeleteExpired,
-		"measurement": func(s *Store, ctx context.Context) error { return s.measure(ctx, &measured{}) },
+		"a sweep":     (*Engine).Sweep,
+		"expiry":      (*Engine).DeleteExpired,
+		"measurement": func(s *Engine, ctx context.Context) error { return s.measure(ctx, &measured{}) },
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		s := &Store{b: &limited{}, ctx: t.Context(), metrics: NewMetrics(), hub: &hub{}}
+		s := &Engine{b: &limited{}, ctx: t.Context(), metrics: NewMetrics(), hub: &hub{}}
 		s.cfg = Config{Scheduler: NewScheduler()}.withDefaults()
 		s.tailer = newTailer(s)
 		s.tailer.poll.last = pollAnswer{Polled: contract.Polled{Quota: contract.Quota{Objects: 1}}, began: time.Now()}

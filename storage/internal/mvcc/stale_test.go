@@ -30,7 +30,7 @@ func (b *stale) Identity(ctx context.Context) (contract.Identity, error) {
 // It looks again, and goes on.
 func TestLedElsewhereForAMoment(t *testing.T) {
 	d := memdb.New(t.Name(), time.Now)
-	open := func(b contract.Backend) *mvcc.Store {
+	open := func(b contract.Backend) *mvcc.Engine {
 		t.Helper()
 		s, err := mvcc.Open(t.Context(), b, mvcc.Config{
 			Compaction: mvcc.CompactionPolicy{Window: -1}})

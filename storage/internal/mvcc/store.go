@@ -110,8 +110,8 @@ func set[T comparable](field *T, value T) {
 	}
 }
 
-// Store is the history of one store of a database, as one process uses it.
-type Store struct {
+// Engine is the history of one store of a database, as one process uses it.
+type Engine struct {
 	b       contract.Backend
 	cfg     Config
 	log     *slog.Logger
@@ -180,11 +180,11 @@ type Store struct {
 // another than the recorded one, it was restored or copied while nobody looked, and is fenced; so
 // it is if its last commits may not have reached the disk, see [contract.Durability]. The context
 // bounds the opening only.
-func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
+func Open(ctx context.Context, b contract.Backend, cfg Config) (*Engine, error) {
 	if cfg = cfg.withDefaults(); cfg.Served == nil {
 		cfg.Served = cfg.NewServed()
 	}
-	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(),
+	s := &Engine{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(),
 		reapSoon: make(chan time.Duration, 1), damaged: map[contract.Key]damaged{},
 		served: cfg.Served, sweepSoon: make(chan struct{}, 1),
 		replays: make(chan struct{}, 2), dropped: make(chan struct{})}
@@ -229,7 +229,7 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
 }
 
 // beginInTime begins, again if other processes were in the way, which may begin at the same time.
-func (s *Store) beginInTime(ctx context.Context) error {
+func (s *Engine) beginInTime(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	again := false
@@ -246,7 +246,7 @@ func (s *Store) beginInTime(ctx context.Context) error {
 
 // begin reads where the history stands, and fences if the database is not the one that the history
 // was written in. When it is called again, what the backend has found is old.
-func (s *Store) begin(ctx context.Context, again bool) error {
+func (s *Engine) begin(ctx context.Context, again bool) error {
 	st, err := s.b.State(ctx)
 	if err != nil {
 		return err
@@ -291,7 +291,7 @@ func (s *Store) begin(ctx context.Context, again bool) error {
 // opened tells what the backend found when it was opened. settled: there is nothing to fence and no
 // boot to record, so nothing has to be asked anew. A first fingerprint is recorded only where there
 // is still none.
-func (s *Store) opened() (id contract.Identity, settled bool) {
+func (s *Engine) opened() (id contract.Identity, settled bool) {
 	o, ok := s.b.(contract.Opened)
 	if !ok {
 		return id, false
@@ -302,7 +302,7 @@ func (s *Store) opened() (id contract.Identity, settled bool) {
 
 // Close stops taking writes, commits what is queued as far as its time allows, fails the rest with
 // ErrClosed, ends the watches and closes the backend. It is idempotent.
-func (s *Store) Close() error {
+func (s *Engine) Close() error {
 	s.closeOnce.Do(func() {
 		s.queue.close()
 		timer := time.AfterFunc(s.cfg.CloseFor, s.commitCancel)
@@ -331,7 +331,7 @@ func (s *Store) Close() error {
 
 // guarded is f for a goroutine of the store. The other stores of the process go on if it panics.
 // Who waits for what it was doing gives up when the time for that is over.
-func (s *Store) guarded(f func()) func() {
+func (s *Engine) guarded(f func()) func() {
 	if !s.cfg.Reopened {
 		return f
 	}
@@ -349,7 +349,7 @@ func (s *Store) guarded(f func()) func() {
 
 // Break closes the store after a call of it has panicked, which may hold locks. It does not wait
 // for the end of that, which may not come.
-func (s *Store) Break() {
+func (s *Engine) Break() {
 	if s.broken.Swap(true) {
 		return
 	}
@@ -362,14 +362,14 @@ func (s *Store) Break() {
 }
 
 // Broken tells whether Break was called.
-func (s *Store) Broken() bool { return s.broken.Load() }
+func (s *Engine) Broken() bool { return s.broken.Load() }
 
 // Limits returns the largest keys and values that can be stored.
-func (s *Store) Limits() contract.Limits { return s.limits }
+func (s *Engine) Limits() contract.Limits { return s.limits }
 
 // observe compares what a read says of the history with what this process had seen before the read
 // began, and has learnt since. It returns an error if the answer must not be used.
-func (s *Store) observe(ctx context.Context, seen contract.Position, st contract.State) error {
+func (s *Engine) observe(ctx context.Context, seen contract.Position, st contract.State) error {
 	suspect, err := s.compare(seen, st)
 	if errors.Is(err, errUnproven) {
 		var holds bool
@@ -400,7 +400,7 @@ var errUnproven = fmt.Errorf("%w, or the answer took long", errOtherHistory)
 
 // compare is observe without asking the database. If it returns errOtherHistory, suspect is the
 // position to look for.
-func (s *Store) compare(seen contract.Position, st contract.State) (suspect contract.Position, err error) {
+func (s *Engine) compare(seen contract.Position, st contract.State) (suspect contract.Position, err error) {
 	if st.Dropped() {
 		return suspect, s.gone(contract.ErrDropped)
 	}
@@ -434,7 +434,7 @@ var errCrowded = contract.Errorf(contract.Unavailable, "the database's log canno
 
 // read runs a read: it bounds its time, tries again what is safe to try again (every read), and
 // checks the history. No answer of a read that fails the check is used.
-func (s *Store) read(ctx context.Context, f func(context.Context) (contract.State, error)) (contract.State, error) {
+func (s *Engine) read(ctx context.Context, f func(context.Context) (contract.State, error)) (contract.State, error) {
 	st, err := s.attempt(ctx, f)
 	if err == nil {
 		return st, nil
@@ -444,7 +444,7 @@ func (s *Store) read(ctx context.Context, f func(context.Context) (contract.Stat
 
 // attempt does a read once. Errors that are not to be tried again are of the type
 // *backoff.PermanentError.
-func (s *Store) attempt(ctx context.Context, f func(context.Context) (contract.State, error)) (contract.State,
+func (s *Engine) attempt(ctx context.Context, f func(context.Context) (contract.State, error)) (contract.State,
 	error) {
 	if s.ctx.Err() != nil {
 		return contract.State{}, backoff.Permanent(contract.ErrClosed)
@@ -458,7 +458,7 @@ func (s *Store) attempt(ctx context.Context, f func(context.Context) (contract.S
 
 // judge checks the history that a read has found, after this process had seen a position, and does
 // what the read's error asks for. It returns errors as attempt does.
-func (s *Store) judge(ctx context.Context, seen contract.Position, st contract.State, err error) (contract.State, error) {
+func (s *Engine) judge(ctx context.Context, seen contract.Position, st contract.State, err error) (contract.State, error) {
 	if err == nil {
 		err = s.observe(ctx, seen, st)
 	}
@@ -483,7 +483,7 @@ func (s *Store) judge(ctx context.Context, seen contract.Position, st contract.S
 }
 
 // again tries a read again, of which the first attempt has returned an error.
-func (s *Store) again(ctx context.Context, f func(context.Context) (contract.State, error),
+func (s *Engine) again(ctx context.Context, f func(context.Context) (contract.State, error),
 	err error) (contract.State, error) {
 	var permanent *backoff.PermanentError
 	if errors.As(err, &permanent) {
@@ -495,7 +495,7 @@ func (s *Store) again(ctx context.Context, f func(context.Context) (contract.Sta
 }
 
 // tail reads the log for a watcher.
-func (s *Store) tail(ctx context.Context, from contract.Revision, limit int, prev contract.Prev) (*contract.Tail, error) {
+func (s *Engine) tail(ctx context.Context, from contract.Revision, limit int, prev contract.Prev) (*contract.Tail, error) {
 	var t *contract.Tail
 	_, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		if t, err = s.b.Tail(ctx, from, limit, prev); err != nil {
@@ -519,20 +519,20 @@ type KeyValue struct {
 }
 
 // Count counts the keys in [start, end) that exist now.
-func (s *Store) Count(ctx context.Context, start, end contract.Key) (int64, error) {
+func (s *Engine) Count(ctx context.Context, start, end contract.Key) (int64, error) {
 	n, _, err := s.CountAt(ctx, start, end, 0)
 	return n, err
 }
 
 // Epoch is that of the history that this process is in.
-func (s *Store) Epoch() contract.Epoch { return s.hub.position().Epoch }
+func (s *Engine) Epoch() contract.Epoch { return s.hub.position().Epoch }
 
 // State reads where the history stands, linearizably.
-func (s *Store) State(ctx context.Context) (contract.State, error) { return s.source.State(ctx) }
+func (s *Engine) State(ctx context.Context) (contract.State, error) { return s.source.State(ctx) }
 
 // Everywhere reads a key, linearizably, in all stores of the database that were not dropped. It
 // returns the values by the names of the stores that have it.
-func (s *Store) Everywhere(ctx context.Context, key contract.Key) (values map[string][]byte, err error) {
+func (s *Engine) Everywhere(ctx context.Context, key contract.Key) (values map[string][]byte, err error) {
 	_, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		values, st, err = s.b.Everywhere(ctx, key)
 		return st, err
@@ -541,7 +541,7 @@ func (s *Store) Everywhere(ctx context.Context, key contract.Key) (values map[st
 }
 
 // Size reads the database's size.
-func (s *Store) Size(ctx context.Context) (contract.Size, error) {
+func (s *Engine) Size(ctx context.Context) (contract.Size, error) {
 	if s.ctx.Err() != nil {
 		return contract.Size{}, contract.ErrClosed
 	}
@@ -551,11 +551,11 @@ func (s *Store) Size(ctx context.Context) (contract.Size, error) {
 }
 
 // Metrics are those that the store is counted in.
-func (s *Store) Metrics() *Metrics { return s.metrics }
+func (s *Engine) Metrics() *Metrics { return s.metrics }
 
 // Ready returns nil if the database answers, takes writes, and this process has delivered all
 // events that there were when it was called. ctx bounds the waiting.
-func (s *Store) Ready(ctx context.Context) error {
+func (s *Engine) Ready(ctx context.Context) error {
 	head, err := s.Head(ctx)
 	if err != nil {
 		return err
@@ -569,10 +569,10 @@ func (s *Store) Ready(ctx context.Context) error {
 
 // Listening returns nil if other processes' writes are notified (or the backend has no
 // notifications and is polled by design), else why they are polled.
-func (s *Store) Listening() error { return s.tailer.status() }
+func (s *Engine) Listening() error { return s.tailer.status() }
 
 // progressLoop tells idle watchers how far they are.
-func (s *Store) progressLoop(ctx context.Context) {
+func (s *Engine) progressLoop(ctx context.Context) {
 	ticker := time.NewTicker(s.cfg.ProgressInterval)
 	defer ticker.Stop()
 	for {

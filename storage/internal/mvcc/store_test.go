@@ -95,7 +95,7 @@ func (f *faulty) State(ctx context.Context) (contract.State, error) {
 	return f.Backend.State(ctx)
 }
 
-func openFaulty(t *testing.T, db dbtest.DB, cfg mvcc.Config) (*mvcc.Store, *faulty) {
+func openFaulty(t *testing.T, db dbtest.DB, cfg mvcc.Config) (*mvcc.Engine, *faulty) {
 	t.Helper()
 	f := &faulty{Backend: openBackend(t, db)}
 	cfg.Logger = testLogger(t)
@@ -107,7 +107,7 @@ func openFaulty(t *testing.T, db dbtest.DB, cfg mvcc.Config) (*mvcc.Store, *faul
 	return s, f
 }
 
-func put(t *testing.T, s *mvcc.Store, key contract.Key, expect contract.Revision,
+func put(t *testing.T, s *mvcc.Engine, key contract.Key, expect contract.Revision,
 	value string) contract.Revision {
 	t.Helper()
 	r, err := s.Commit(t.Context(), contract.Mutation{Key: key, Expect: expect, Value: []byte(value)})
@@ -400,7 +400,7 @@ func TestBehindUnknownOutcome(t *testing.T) {
 }
 
 // waitForQueue waits until n writes wait for the committer.
-func waitForQueue(t *testing.T, s *mvcc.Store, n int) {
+func waitForQueue(t *testing.T, s *mvcc.Engine, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -640,7 +640,7 @@ func TestFenceByHand(t *testing.T) {
 		if _, err := watch.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
 			t.Fatalf("the other store's watch: %v", err)
 		}
-		for _, s := range []*mvcc.Store{a, b} {
+		for _, s := range []*mvcc.Engine{a, b} {
 			if _, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0",
 				At: old}); !errors.Is(err, contract.ErrCompacted) {
 				t.Errorf("a list at a revision before the fence: %v", err)

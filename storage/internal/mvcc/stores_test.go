@@ -22,7 +22,7 @@ func ofStore(t testing.TB, name string) contract.DriverOptions {
 }
 
 // openStore opens a store by its name.
-func openStore(t *testing.T, db dbtest.DB, name string) *mvcc.Store {
+func openStore(t *testing.T, db dbtest.DB, name string) *mvcc.Engine {
 	t.Helper()
 	b, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, name))
 	if err != nil {
@@ -172,7 +172,7 @@ func TestStoresFenceThemselves(t *testing.T) {
 func TestStoresWriteTogether(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 		const stores, keys, rounds = 4, 20, 30
-		opened := make([]*mvcc.Store, stores)
+		opened := make([]*mvcc.Engine, stores)
 		var wg sync.WaitGroup
 		for n := range opened {
 			name := fmt.Sprint("store-", n)
@@ -221,7 +221,7 @@ func TestDropStore(t *testing.T) {
 		}
 		a, b := openStore(t, db, "team-a"), openStore(t, db, "team-b")
 		other := openStore(t, db, contract.DefaultStore)
-		watch := func(s *mvcc.Store) *mvcc.Watcher {
+		watch := func(s *mvcc.Engine) *mvcc.Watcher {
 			t.Helper()
 			w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: s.Delivered()})
 			if err != nil {
@@ -261,7 +261,7 @@ func TestDropStore(t *testing.T) {
 		if _, err := ends.Next(t.Context()); !errors.Is(err, contract.ErrDropped) {
 			t.Errorf("the watch: %v", err)
 		}
-		all := func(s *mvcc.Store) map[string]error {
+		all := func(s *mvcc.Engine) map[string]error {
 			_, _, get := s.Get(t.Context(), "/k/1")
 			_, head := s.Head(t.Context())
 			_, create := s.Commit(t.Context(), contract.Mutation{Key: "/new", Value: []byte("v")})
@@ -497,7 +497,7 @@ func TestStoresShareConnections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stores := map[string]*mvcc.Store{}
+		stores := map[string]*mvcc.Engine{}
 		watches := map[string]*mvcc.Watcher{}
 		for _, name := range names {
 			b, err := shared.Store(t.Context(), name)

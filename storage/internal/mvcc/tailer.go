@@ -15,7 +15,7 @@ import (
 // something new, and it polls; how often depends on what is known. Stores that share connections
 // are polled together; see polls.go.
 type tailer struct {
-	s *Store
+	s *Engine
 	// wake has capacity 1: there may be rows after the delivered ones.
 	wake chan struct{}
 	// known is the newest revision that anybody here has heard of.
@@ -44,7 +44,7 @@ type tailer struct {
 	poll      pollState
 }
 
-func newTailer(s *Store) *tailer {
+func newTailer(s *Engine) *tailer {
 	t := &tailer{s: s, wake: make(chan struct{}, 1), answers: make(chan pollAnswer, 1),
 		lastEvent: time.Now()}
 	t.shared, _ = s.b.(contract.Shared)

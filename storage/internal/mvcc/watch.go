@@ -44,7 +44,7 @@ type Batch struct {
 
 // Watcher hands out the events of a range, once and in order. It has a cursor and no queue.
 type Watcher struct {
-	s        *Store
+	s        *Engine
 	rng      watchRange
 	epoch    contract.Epoch
 	prev     contract.Prev
@@ -71,7 +71,7 @@ type Watcher struct {
 }
 
 // Watch begins a watch. Its errors are ErrCompacted, ErrClosed, ErrDropped and what a Backend says.
-func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
+func (s *Engine) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 	w := &Watcher{s: s, after: o.After, cursor: o.After, periodic: o.Progress,
 		wake: make(chan struct{}, 1), piece: pieceSize{watched: true}}
 	for _, turn := range []chan struct{}{o.Turn, o.Pieces} {
@@ -328,15 +328,15 @@ func (w *Watcher) signal() {
 	}
 }
 
-// PrevValue returns the value before the event, nil for a creation; see [Store.Previous].
-func (s *Store) PrevValue(ctx context.Context, e *Event) ([]byte, error) {
+// PrevValue returns the value before the event, nil for a creation; see [Engine.Previous].
+func (s *Engine) PrevValue(ctx context.Context, e *Event) ([]byte, error) {
 	value, _, err := s.previous(ctx, e)
 	return value, err
 }
 
 // Previous returns the key as it was before the event, nil for a creation. It reads the log at most
 // once per event, whoever asks. The error is ErrCompacted if the value is gone.
-func (s *Store) Previous(ctx context.Context, e *Event) (*KeyValue, error) {
+func (s *Engine) Previous(ctx context.Context, e *Event) (*KeyValue, error) {
 	if e.Prev == 0 {
 		return nil, nil
 	}
@@ -350,7 +350,7 @@ func (s *Store) Previous(ctx context.Context, e *Event) (*KeyValue, error) {
 
 // LoadPrevious reads, at once, what Previous will ask for of several events. Values that it cannot
 // find are left to Previous.
-func (s *Store) LoadPrevious(ctx context.Context, events []*Event) error {
+func (s *Engine) LoadPrevious(ctx context.Context, events []*Event) error {
 	var asked []contract.Revision
 	by := map[contract.Revision]*Event{}
 	for _, e := range events {
@@ -389,7 +389,7 @@ func (s *Store) LoadPrevious(ctx context.Context, events []*Event) error {
 	return err
 }
 
-func (s *Store) previous(ctx context.Context, e *Event) ([]byte, contract.Lease, error) {
+func (s *Engine) previous(ctx context.Context, e *Event) ([]byte, contract.Lease, error) {
 	if e.Prev == 0 {
 		return nil, 0, nil
 	}

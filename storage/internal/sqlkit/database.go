@@ -40,8 +40,8 @@ type Read struct {
 	OneRow bool
 }
 
-// Database runs the statements of a [Reader].
-type Database interface {
+// Runner runs the statements of a [Reader].
+type Runner interface {
 	// Query runs a read and calls each for its rows, in order, until it returns false: then it
 	// gives up the rest and returns nil. Arguments are of the types int64, bool, [contract.Key],
 	// []contract.Key and []contract.Revision, in the order in which the fields of [Statements] name

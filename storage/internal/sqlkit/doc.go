@@ -7,7 +7,7 @@
 // A driver embeds a [Reader] in its backend and supplies three things:
 //
 //   - The [Statements]: whole texts, each with its argument and the index that it uses.
-//   - A [Database] that runs one statement on a connection of the [Class] that the read asks for.
+//   - A [Runner] that runs one statement on a connection of the [Class] that the read asks for.
 //   - A [Cursor] that decodes the columns of a row without a detour over interface values.
 //
 // Everything else is here: which parameters a read has and what its columns mean, when a read has

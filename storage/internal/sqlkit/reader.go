@@ -14,7 +14,7 @@ import (
 
 // Reader implements the reads of [contract.Backend].
 type Reader struct {
-	db    Database
+	db    Runner
 	lists *line
 	// member, if the store is one, hears of a server that is read-only.
 	member interface{ readOnly() }
@@ -27,7 +27,7 @@ type Reader struct {
 }
 
 // NewReader makes a Reader.
-func NewReader(db Database, s *Statements, lists *Lists) *Reader {
+func NewReader(db Runner, s *Statements, lists *Lists) *Reader {
 	member, _ := db.(interface{ readOnly() })
 	return &Reader{
 		member:   member,

@@ -18,8 +18,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Database is an empty, migrated database of a test's own.
-type Database struct {
+// Subject is an empty, migrated database of a test's own.
+type Subject struct {
 	// Open opens a backend on it, or fails the test. Every call is what another process would do.
 	// The suite closes the backends.
 	Open func(t testing.TB) contract.Backend
@@ -31,7 +31,7 @@ type Database struct {
 }
 
 // Run runs the suite. fresh makes a database; what it needs to be cleaned up goes to t.Cleanup.
-func Run(t *testing.T, fresh func(t testing.TB) Database) {
+func Run(t *testing.T, fresh func(t testing.TB) Subject) {
 	for _, test := range []struct {
 		name string
 		// shared tests need the database opened twice.
@@ -124,7 +124,7 @@ const deadline = 30 * time.Second
 // fixture is a test with a backend on its own database, and the newest position that it has seen.
 type fixture struct {
 	*testing.T
-	db   Database
+	db   Subject
 	ctx  context.Context
 	b    contract.Backend
 	seen contract.Position

@@ -26,7 +26,7 @@ func (f *fixture) neighbours() []*neighbour {
 	var list []*neighbour
 	for i, open := range f.db.Others {
 		n := &neighbour{fixture: &fixture{T: f.T, ctx: f.ctx,
-			db: Database{Open: open, Private: f.db.Private}}}
+			db: Subject{Open: open, Private: f.db.Private}}}
 		n.b = n.open()
 		n.seen = n.state().Head
 		value := fmt.Sprintf("of the neighbour %d", i)
@@ -105,7 +105,7 @@ func testStores(f *fixture) {
 	if len(f.db.Others) == 0 {
 		f.Skip("the database has one store")
 	}
-	other := &fixture{T: f.T, ctx: f.ctx, db: Database{Open: f.db.Others[0]}}
+	other := &fixture{T: f.T, ctx: f.ctx, db: Subject{Open: f.db.Others[0]}}
 	other.b = other.open()
 	other.seen = other.state().Head
 	here, err := f.b.Identity(f.ctx)
@@ -206,7 +206,7 @@ func testEverywhere(f *fixture) {
 // whose ids are in order, so that whatever goes beyond the ends of its rows finds others. The first
 // backend of the tested store shares connections with those of the others.
 func OfStore(t testing.TB, driver contract.Driver, url string,
-	o func(testing.TB) contract.DriverOptions) Database {
+	o func(testing.TB) contract.DriverOptions) Subject {
 	t.Helper()
 	for _, name := range []string{"tested", "last"} {
 		opts := o(t)
@@ -235,7 +235,7 @@ func OfStore(t testing.TB, driver contract.Driver, url string,
 		}
 	}
 	first := true
-	return Database{
+	return Subject{
 		Open: func(t testing.TB) contract.Backend {
 			t.Helper()
 			if first {

@@ -9,9 +9,9 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	backendtest.Run(t, func(t testing.TB) backendtest.Database {
+	backendtest.Run(t, func(t testing.TB) backendtest.Subject {
 		d := New(t.Name(), time.Now)
-		return backendtest.Database{Open: func(t testing.TB) contract.Backend {
+		return backendtest.Subject{Open: func(t testing.TB) contract.Backend {
 			return d.Open(contract.DriverOptions{Timeout: 30 * time.Second})
 		}}
 	})

@@ -11,7 +11,7 @@
 //
 // # The world
 //
-// Up to three processes ([mvcc.Store]) use one database (server_test.go), which is memdb with what
+// Up to three processes ([mvcc.Engine]) use one database (server_test.go), which is memdb with what
 // a real one has besides: each call stops before the server takes it, when it has the commit lock,
 // before it commits, before the commit is durable, and before the answer arrives. The driver of the
 // run (world_test.go) lets one stopped call or one client go on at a time, by the plan's seeds, and

@@ -26,7 +26,7 @@ type process struct {
 	id    int
 	life  int
 	state state
-	store *mvcc.Store
+	store *mvcc.Engine
 	b     *backend
 	// paused: nothing that it sends or is sent arrives. deaf: it hears no notifications.
 	paused, deaf bool
@@ -356,7 +356,7 @@ func (p *process) condition(a *action) *contract.Condition {
 }
 
 // write writes, and returns what has to be judged of it.
-func (o *op) write(ctx context.Context, s *mvcc.Store, m contract.Mutation, expected string) func() {
+func (o *op) write(ctx context.Context, s *mvcc.Engine, m contract.Mutation, expected string) func() {
 	o.m, o.expected, o.era = m, expected, s.Era()
 	if m.Delete {
 		// The database does not look at it. It tells whose deletion it is.
@@ -367,7 +367,7 @@ func (o *op) write(ctx context.Context, s *mvcc.Store, m contract.Mutation, expe
 }
 
 // list reads all pages.
-func (o *op) list(ctx context.Context, s *mvcc.Store, q mvcc.RangeOptions) func() {
+func (o *op) list(ctx context.Context, s *mvcc.Engine, q mvcc.RangeOptions) func() {
 	l := &list{q: q}
 	for {
 		res, err := s.Range(ctx, q)

@@ -376,7 +376,7 @@ func (w *world) run() {
 }
 
 // close closes the store of a process that was killed: only its memory is still there.
-func (w *world) close(s *mvcc.Store) {
+func (w *world) close(s *mvcc.Engine) {
 	w.busy++
 	go func() {
 		_ = s.Close()
@@ -410,7 +410,7 @@ func (w *world) drive(done func() bool) bool {
 }
 
 // request has a process carry out something in the end, again until it succeeds.
-func (w *world) request(p *process, what string, f func(context.Context, *mvcc.Store) error) {
+func (w *world) request(p *process, what string, f func(context.Context, *mvcc.Engine) error) {
 	if w.judge.violation != nil {
 		return
 	}
@@ -456,13 +456,13 @@ func (w *world) heal() {
 	}
 	for _, p := range w.processes {
 		key := contract.Key(fmt.Sprintf("/heal/%d", p.id))
-		w.request(p, "a write", func(ctx context.Context, s *mvcc.Store) error {
+		w.request(p, "a write", func(ctx context.Context, s *mvcc.Engine) error {
 			_, err := s.Commit(ctx, contract.Mutation{Key: key, Expect: contract.Any, Value: []byte("heal")})
 			return err
 		})
 	}
 	for _, p := range w.processes {
-		w.request(p, "being ready", func(ctx context.Context, s *mvcc.Store) error {
+		w.request(p, "being ready", func(ctx context.Context, s *mvcc.Engine) error {
 			return s.Ready(ctx)
 		})
 	}
@@ -493,7 +493,7 @@ func (w *world) heal() {
 	}
 	p := w.processes[0]
 	var reaped time.Time
-	w.request(p, "the last compaction", func(ctx context.Context, s *mvcc.Store) error {
+	w.request(p, "the last compaction", func(ctx context.Context, s *mvcc.Engine) error {
 		reaped = w.s.now()
 		if err := s.DeleteExpired(ctx); err != nil {
 			return err
