@@ -181,7 +181,8 @@
 //     for a turn of the [Scheduler], and for the committer, which takes none of these. A turn is
 //     waited for with a context, too, and the one that has it takes nothing else of this list but
 //     fencing.
-//  2. Store.fencing. Store.Close takes it last and keeps it.
+//  2. Store.fencing. Store.Close takes it last and keeps it. Its holder calls what
+//     [Store.BeforeAdopting] has set, which uses no other lock of this list.
 //
 // All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,
 // announcer, deltas, ahead, left, rowCache, Polls, tailer, lock, Metrics and Event.memoMu. They may
