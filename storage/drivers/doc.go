@@ -1,6 +1,7 @@
 // Package drivers is the list of all databases, for programs that serve any of them. A program that
 // imports the package links them all. A program that needs only one database imports only that
-// driver. Nothing else in the library imports this package. Read on to add a database.
+// driver. No package of storage or pkg imports this one, except in tests. Read on to add a
+// database.
 //
 // # What a driver consists of
 //

@@ -3,8 +3,8 @@
 // the certificates that it signs, and a kubeconfig for the administrator.
 //
 // Users sign in by certificates of this authority, or of others that are named, which say who they
-// are and in which groups. The administrator's is in the group system:masters. A [Policy] says what
-// the members of a group may do. Requests without a certificate are refused, unless the program
+// are and in which groups. The administrator's is in the group system:masters. Package access says
+// what they may do. Requests without a certificate are refused, unless the program
 // lets them in otherwise.
 //
 // A certificate cannot be taken back: it is good until it expires, or until the directory has

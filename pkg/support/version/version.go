@@ -1,5 +1,6 @@
-// Package version is for server programs. It tells which version the program is, which version of
-// Rowkeeper it is made with, and which release of Kubernetes its API machinery comes from.
+// Package version is for the commands of a program. It tells which version the program is, which
+// version of Rowkeeper it is made with, and which release of Kubernetes its API machinery comes
+// from.
 package version
 
 import (

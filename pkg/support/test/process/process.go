@@ -1,5 +1,5 @@
-// Package process runs the programs of a test, keeps what they print, and ends them with the test.
-// It is for tests and tools of Rowkeeper's own.
+// Package process starts executables for a test, keeps what they print, and ends them with the
+// test. It is for tests and tools of Rowkeeper's own.
 package process
 
 import (
