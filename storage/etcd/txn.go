@@ -139,6 +139,7 @@ func (s *storeServer) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnRespons
 			return res, err
 		}
 	}
+	var refused contract.Revision
 	for {
 		own.pay() // for what was read before
 		era := s.s.Era()
@@ -168,6 +169,15 @@ func (s *storeServer) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnRespons
 		}
 		res, err := s.write(ctx, ops, was, contract.Mutation{Expect: expect, Era: era,
 			If: condition(r, holding, w)}, own)
+		if errors.Is(err, contract.ErrCondition) {
+			// The head has not moved since the comparisons came out otherwise, so it is no write
+			// that has changed them: this process remembers a value that the database has lost.
+			if at == refused {
+				return nil, contract.Errorf(contract.Data,
+					"a value that is compared is lost: restore a backup, or write the key anew")
+			}
+			refused = at
+		}
 		if conflict(err) {
 			continue
 		}
