@@ -150,7 +150,7 @@ func testMigrateObjects(t *testing.T, start func(string, ...string) *server) {
 
 	for args, want := range map[string]string{
 		"--groups=nothing.example.com": `the server has no resources of the API group "nothing.example.com"`,
-		"--kubeconfig=missing":         "cannot use --kubeconfig: ",
+		"--kubeconfig=missing":         "there is no kubeconfig missing: ",
 		"--chunk-size=0":               "--chunk-size be greater than 0",
 	} {
 		r := run(t, dir, "", nil, rowkeeperProgram, "migrate", "objects", args)
