@@ -315,6 +315,9 @@ func (s *Engine) empty(ctx context.Context, leases []contract.Lease,
 		if !st.Writable {
 			return nil, errReadOnlyKeys
 		}
+		if st.Head.Epoch != epoch { // an import may have brought a lease of this number, which lives
+			return nil, ErrOtherEra
+		}
 		if len(keys) == 0 {
 			break
 		}
@@ -375,8 +378,12 @@ func (s *Engine) detach(ctx context.Context, l contract.Lease, epoch contract.Ep
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		defer cancel()
 		keys, st, err := s.b.Attached(opCtx, l, from, limit)
-		if err == nil && !st.Writable {
+		switch {
+		case err != nil:
+		case !st.Writable:
 			err = errReadOnlyKeys
+		case st.Head.Epoch != epoch: // see empty
+			err = ErrOtherEra
 		}
 		return keys, err
 	}
