@@ -211,8 +211,8 @@ func New(open Opener, c ServerConfig) *Server {
 	return NewProcess(c, 1).Server(open, c.ClientURLs)
 }
 
-// storeServer is the storeServer of a server as it is open during a call. It has the methods of
-// etcd's services.
+// storeServer is the store of a server as it is open during a call. It has the methods of etcd's
+// services.
 type storeServer struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedWatchServer
