@@ -13,23 +13,33 @@ func TestService(t *testing.T) {
 		return start.Add(time.Duration(seconds * float64(time.Second)))
 	}
 	const gap = 4 * time.Second
-	serving := service{since: at(0), last: at(100)}
+	// Of the process's own clock, 100 s of the database's are the beginning.
+	noted := func(seconds float64) time.Time { return at(seconds + 12345) }
+	serving := service{since: at(0), last: at(100), noted: noted(100)}
+	closed := service{at(0), at(100), noted(100), false, true}
 	for name, test := range map[string]struct {
 		before      service
-		now         time.Time
-		since, last time.Time
+		now, noted  float64
+		since, last float64
 	}{
-		"the first answer":                     {service{}, at(7), at(7), at(7)},
-		"an answer in time":                    {serving, at(104), at(0), at(104)},
-		"one that was given a little earlier":  {serving, at(99), at(0), at(100)},
-		"one that comes late":                  {serving, at(104.1), at(104.1), at(104.1)},
-		"a clock that was set back":            {serving, at(95.9), at(95.9), at(95.9)},
-		"one after somebody was refused":       {service{at(0), at(100), true, false}, at(101), at(101), at(101)},
-		"one after the store was closed":       {service{at(0), at(100), false, true}, at(900), at(0), at(900)},
-		"one after it could not be opened":     {service{at(0), at(100), true, true}, at(900), at(900), at(900)},
-		"one after it was closed, a bit early": {service{at(0), at(100), false, true}, at(99), at(0), at(100)},
+		"the first answer":                        {service{}, 7, 7, 7, 7},
+		"an answer in time":                       {serving, 104, 104, 0, 104},
+		"one that was given a little earlier":     {serving, 99, 101, 0, 100},
+		"one that comes late":                     {serving, 104.1, 104.1, 104.1, 104.1},
+		"a clock that was set back":               {serving, 95.9, 101, 95.9, 95.9},
+		"one after somebody was refused":          {service{at(0), at(100), noted(100), true, false}, 101, 101, 101, 101},
+		"one after the store was closed":          {closed, 900, 900, 0, 900},
+		"one after it could not be opened":        {service{at(0), at(100), noted(100), true, true}, 900, 900, 900, 900},
+		"one after it was closed, a bit early":    {closed, 99, 101, 0, 100},
+		"closed, and the clocks differ a little":  {closed, 900, 896, 0, 900},
+		"closed, and the database's was set":      {closed, 900, 895.9, 900, 900},
+		"closed, and the process stood still":     {closed, 900, 101, 900, 900},
+		"closed, and the database's was set back": {closed, 90, 900, 90, 90},
+		"closed, and the database's stood still":  {closed, 101, 900, 0, 101},
 	} {
-		if got := test.before.answered(test.now, gap); got != (service{since: test.since, last: test.last}) {
+		got := test.before.answered(at(test.now), noted(test.noted), gap)
+		if !got.since.Equal(at(test.since)) || !got.last.Equal(at(test.last)) || got.lost ||
+			got.rests {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -39,7 +49,7 @@ func TestService(t *testing.T) {
 		now   float64
 		since float64
 	}{{func() {}, 0, 0}, {func() {}, 3, 0}, {func() { s.waited(gap) }, 4, 0},
-		{func() { s.waited(gap + 1) }, 5, 5}, {func() {}, 6, 5}, {s.Rests, 99, 5}, {s.Lost, 100, 100},
+		{func() { s.waited(gap + 1) }, 5, 5}, {func() {}, 6, 5}, {s.Rests, 9, 5}, {s.Lost, 10, 10},
 		{func() {}, 200, 200}} {
 		step.do()
 		if got := s.Answered(at(step.now)); !got.Equal(at(step.since)) {

@@ -21,6 +21,8 @@ func NewServed(gap time.Duration) *Served { return &Served{gap: gap} }
 // service is since when a store was served, zero if it never was.
 type service struct {
 	since, last time.Time
+	// noted is when the process noted the answer of last, by a clock that nobody sets.
+	noted time.Time
 	// lost: somebody was refused since the last answer. rests: nobody has asked since then.
 	lost, rests bool
 }
@@ -29,22 +31,19 @@ type service struct {
 //
 // Without an answer for a while, nobody knows whether a lease could have been renewed, so the
 // service begins anew. It does not if nobody could have been refused: a store that nobody uses is
-// closed, and is opened as soon as somebody asks for it. Answers may come in another order than
-// they were given. So a clock that goes back a little is no gap.
-func (v service) answered(now time.Time, gap time.Duration) service {
+// closed, and is opened as soon as somebody asks for it. That holds if as much time has passed for
+// the process: otherwise the process stood still, or the database's clock was set. Answers may come
+// in another order than they were given. So a clock that goes back a little is no gap.
+func (v service) answered(now, noted time.Time, gap time.Duration) service {
 	between := now.Sub(v.last)
+	rested := v.rests && between-noted.Sub(v.noted) <= gap
 	switch {
-	case v.since.IsZero(), v.lost, between < -gap, between > gap && !v.rests:
-		return service{since: now, last: now}
+	case v.since.IsZero(), v.lost, between < -gap, between > gap && !rested:
+		return service{since: now, last: now, noted: noted}
+	case between < 0:
+		return service{since: v.since, last: v.last, noted: v.noted}
 	}
-	return service{since: v.since, last: later(v.last, now)}
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	return service{since: v.since, last: now, noted: noted}
 }
 
 // Answered notes an answer that the database has given at a time of its clock, and returns since
@@ -52,7 +51,7 @@ func later(a, b time.Time) time.Time {
 func (s *Served) Answered(now time.Time) (since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.at = s.at.answered(now, s.gap)
+	s.at = s.at.answered(now, time.Now(), s.gap)
 	return s.at.since
 }
 

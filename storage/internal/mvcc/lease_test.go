@@ -374,6 +374,67 @@ func TestLeaseIsTakenOver(t *testing.T) {
 	})
 }
 
+// afterCommit is a backend that does something after each commit.
+type afterCommit struct {
+	*memdb.Backend
+	do func(context.Context)
+}
+
+func (b *afterCommit) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
+	res, err := b.Backend.Commit(ctx, g)
+	b.do(ctx)
+	return res, err
+}
+
+// TestLeaseEndsBesideAnImport: while a process deletes the keys of a lease that has ended, an import
+// brings a lease of the same number, which lives. Its keys stay.
+func TestLeaseEndsBesideAnImport(t *testing.T) {
+	for _, revoked := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			db := inMemory(t)
+			var s, other *mvcc.Engine
+			var lease contract.Lease
+			raw := openBackend(t, db)
+			b := &afterCommit{openBackend(t, db).(*memdb.Backend), func(ctx context.Context) {
+				row, _, err := raw.Get(ctx, "/k")
+				if err != nil || row != nil || lease == 0 || other != nil {
+					return
+				}
+				other = open(t, db, mvcc.Config{})
+				in := &contract.Import{Store: "elsewhere", Head: 2, Replace: true,
+					Leases: []contract.LeaseRow{{Lease: lease, TTL: 3600,
+						Expiry: time.Now().Add(time.Hour).UnixMicro()}},
+					Records: func(each func(*contract.Record) error) error {
+						return each(&contract.Record{Key: "/k", Revision: 2, Create: 2, Version: 1,
+							Lease: lease, Value: []byte("restored")})
+					}}
+				if _, err := other.Import(ctx, in); err != nil {
+					t.Error(err)
+				}
+				if _, err := s.Head(ctx); err != nil { // it goes over to the new history
+					t.Error(err)
+				}
+			}}
+			var err error
+			if s, err = mvcc.Open(t.Context(), b, mvcc.Config{}); err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			lease = leased(t, s)
+			if revoked {
+				_ = s.RevokeLease(t.Context(), lease)
+			} else {
+				<-time.After(8 * time.Second)
+			}
+			<-time.After(time.Minute)
+			row, _, err := raw.Get(t.Context(), "/k")
+			if err != nil || row == nil || string(row.Value) != "restored" {
+				t.Errorf("revoked %v: the key of the lease that lives: %v, %v", revoked, row, err)
+			}
+		})
+	}
+}
+
 // TestGrantsTogether: grants that wait at the same time are one transaction.
 func TestGrantsTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
