@@ -446,7 +446,7 @@ FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 //   - answer: in order of arrival. An accepted deletion has the lease of what it removed.
 //   - removed: the previous values (primary key of log) of the accepted deletions that ask for
 //     them, in order of arrival, until their sizes, which are known without reading them, come to
-//     the bound of mvcc.Returned. A group without such deletions does not pay for that.
+//     the bound of contract.Returned. A group without such deletions does not pay for that.
 //
 // $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
 // expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds, or 0, or the
@@ -537,7 +537,7 @@ var leasedText = strings.Replace(boundedGroup, ` AS fits`, `
 // fits only if its condition is met. The keys of each comparison are a range of the primary key of
 // live, and their values, if these are compared, are found by the primary key of the log. If there
 // is no key in the range, all its numbers are 0, and it has no value. NULL compares as nothing. So
-// holds is what mvcc.Comparison says, and met what mvcc.Condition says.
+// holds is what contract.Comparison says, and met what mvcc.Condition says.
 //
 // $12 to $17 are the beginnings and ends of the ranges, the properties and operators, the numbers
 // and values, and $18 whether the comparisons have to hold.
@@ -614,7 +614,7 @@ FROM state CROSS JOIN start CROSS JOIN LATERAL (
     WHERE store = $store::integer AND revision >= start.swept AND revision <= state.compacted ORDER BY revision LIMIT $1::bigint
 ) g`)
 
-// sqlSweep carries out a plan of mvcc.PlanSweep, under the sweep lock: it deletes rows by the
+// sqlSweep carries out a plan of contract.PlanSweep, under the sweep lock: it deletes rows by the
 // primary key of the log, and forgets aborted tokens.
 //
 // Why it is right: the plan holds in this state (good says what SweepPlan.Check says), whatever was
@@ -622,7 +622,8 @@ FROM state CROSS JOIN start CROSS JOIN LATERAL (
 // committed; and this statement's snapshot is younger than the lock.
 //
 // The store row, and with it the commit lock, is taken last and for the time of the commit only:
-// the update reads how many rows were deleted. Most batches do not update it; see mvcc.SweptSoFar.
+// the update reads how many rows were deleted. Most batches do not update it; see
+// contract.SweptSoFar.
 //
 // $1 epoch, $2 revisions of the rows to delete, $3 the new swept revision, $4 the revision below
 // which aborted tokens are forgotten, $5 whether to record swept, $6 the plan's compacted.

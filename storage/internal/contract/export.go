@@ -67,14 +67,14 @@ type Import struct {
 	Check func(records func(each func(*Record) error) error) error
 
 	// Token is the token of the marker and of all rows, Fingerprint is stored as the new
-	// fingerprint, if not empty. Store.Import of the engine sets both.
+	// fingerprint, if not empty. Engine.Import sets both.
 	Token       Token
 	Fingerprint string
 	// Renumbered tells whether the records get new revisions.
 	Renumbered bool
 
 	// Target is the identity of the store that they are put into, and Seen what this process has
-	// seen of it. Store.Import of the engine sets both.
+	// seen of it. Engine.Import sets both.
 	Target string
 	Seen   Position
 	// last is the newest revision that is taken: at first one beyond those of both stores.

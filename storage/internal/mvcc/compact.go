@@ -11,7 +11,7 @@ import (
 // CompactionPolicy says what history is kept. A zero value means its default.
 type CompactionPolicy struct {
 	// Window is the time for which every revision can be read and watched from. Default 10 minutes.
-	// Negative: nothing is compacted unless Store.Compact is called.
+	// Negative: nothing is compacted unless Engine.Compact is called.
 	Window time.Duration
 	// Keep is the number of newest revisions that are kept however old they are. Default 1,000.
 	Keep contract.Revision

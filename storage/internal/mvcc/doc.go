@@ -80,10 +80,9 @@
 // holds and whose lease, if it has one, has not ended (see [contract.Decide]; some mutations must
 // be the only one of their key in a group, and one that compares other keys, as
 // [contract.Condition] says, must be the only one at all; the queue ensures that); number the
-// accepted ones
-// densely after the head; write their log and live rows; commit. Then it hands the events to the
-// hub, has the new head announced to the other processes ([contract.Notifier]), and answers the
-// writers. No commit waits for an announcement.
+// accepted ones densely after the head; write their log and live rows; commit. Then it hands the
+// events to the hub, has the new head announced to the other processes ([contract.Notifier]), and
+// answers the writers. No commit waits for an announcement.
 //
 // # The walk of one event
 //
@@ -177,12 +176,12 @@
 // context, so a query that hangs blocks no caller longer than its context. These locks are taken in
 // this order:
 //
-//  1. Store.reaping, delta.extending or Event.prev: never two of them. The holder of reaping waits
+//  1. Engine.reaping, delta.extending or Event.prev: never two of them. The holder of reaping waits
 //     for a turn of the [Scheduler], and for the committer, which takes none of these. A turn is
 //     waited for with a context, too, and the one that has it takes nothing else of this list but
 //     fencing.
-//  2. Store.fencing. Store.Close takes it last and keeps it. Its holder calls what
-//     [Store.BeforeAdopting] has set, which uses no other lock of this list.
+//  2. Engine.fencing. Engine.Close takes it last and keeps it. Its holder calls what
+//     [Engine.BeforeAdopting] has set, which uses no other lock of this list.
 //
 // All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,
 // announcer, deltas, ahead, left, rowCache, Polls, tailer, lock, Metrics and Event.memoMu. They may

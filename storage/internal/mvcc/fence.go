@@ -17,12 +17,12 @@ import (
 //
 // Three places compare what the database says with what this process has seen:
 //
-//   - Store.observe compares the head of each read.
+//   - Engine.observe compares the head of each read.
 //   - The backend compares the positions of each group (Group.Seen and Earlier).
 //   - The tailer compares each position that was seen, when the log is read up to it (see trail).
 //
 // The rest is noticed by the database's fingerprint, and by the boot that holds its commits (see
-// durability.go): when the process starts (Store.begin), and whenever it opens a connection (the
+// durability.go): when the process starts (Engine.begin), and whenever it opens a connection (the
 // backends answer Fenced). After a read of another history the log is read at once. Until it is
 // read up to what was seen before, the process does not know, and writes nothing.
 //

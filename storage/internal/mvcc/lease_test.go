@@ -386,8 +386,8 @@ func (b *afterCommit) Commit(ctx context.Context, g *contract.Group) (*contract.
 	return res, err
 }
 
-// TestLeaseEndsBesideAnImport: while a process deletes the keys of a lease that has ended, an import
-// brings a lease of the same number, which lives. Its keys stay.
+// TestLeaseEndsBesideAnImport: while a process deletes the keys of a lease that has ended, an
+// import brings a lease of the same number, which lives. Its keys stay.
 func TestLeaseEndsBesideAnImport(t *testing.T) {
 	for _, revoked := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Metrics count what a Store does. It is a prometheus.Collector: register it where the process's
+// Metrics count what an Engine does. It is a prometheus.Collector: register it where the process's
 // metrics are.
 type Metrics struct {
 	commitSeconds, lockWaitSeconds, groupMutations prometheus.Histogram

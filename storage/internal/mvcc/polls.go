@@ -31,9 +31,9 @@ import (
 //
 //   - The positions with which the answers are compared are taken before the statement begins (I4,
 //     I6). From there on, a store does with its answer, or with the error in its place, what it
-//     does with those of a read of its own (Store.judge): it compares, fences, goes over to another
-//     epoch, finds that it was dropped, or tries again by itself. So no store depends on another
-//     one for what it believes.
+//     does with those of a read of its own (Engine.judge): it compares, fences, goes over to
+//     another epoch, finds that it was dropped, or tries again by itself. So no store depends on
+//     another one for what it believes.
 //   - The connection passes the gate of each store. One that is too old for a store is not used.
 //     Where a gate asks for the store's row, the same statement brings it, and the answer is used
 //     only if the gate lets the store in by that row. The row and the state come from one snapshot,

@@ -108,7 +108,7 @@ func (s *Engine) compose() {
 	s.reads = chained(s.source, links...)
 }
 
-// source reads the database. Each answer has passed Store.read, so it belongs to this history.
+// source reads the database. Each answer has passed Engine.read, so it belongs to this history.
 type source struct{ s *Engine }
 
 // State reads the state alone, which is the cheapest proof.

@@ -15,7 +15,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Config says how a Store behaves. The zero value of each field means its default.
+// Config says how an Engine behaves. The zero value of each field means its default.
 type Config struct {
 	// Logger takes what nobody is left to be told. Default: nothing is logged.
 	Logger *slog.Logger
@@ -60,10 +60,10 @@ type Config struct {
 	// Polls is shared with the other stores of the [contract.Database], whose backends are
 	// [contract.Shared]. Default: one for this store alone.
 	Polls *Polls
-	// Reopened: whoever has opened the Store opens another one if it breaks. Then a panic of what
+	// Reopened: whoever has opened the Engine opens another one if it breaks. Then a panic of what
 	// it does in the background breaks it, and else ends the process.
 	Reopened bool
-	// Served outlives the Store where that is closed while nobody uses it. Default: a new one.
+	// Served outlives the Engine where that is closed while nobody uses it. Default: a new one.
 	Served *contract.Served
 }
 

@@ -27,6 +27,6 @@
 //
 // The backend of a store on a server embeds a [Member]. It takes the connections that the store's
 // [contract.Gate] lets pass, and no more of those that write than one store may have. Where a
-// server says that it is read-only, the member tells the [mvcc.Address]. [Poll] polls several
+// server says that it is read-only, the member tells the [contract.Address]. [Poll] polls several
 // members by one statement.
 package sqlkit
