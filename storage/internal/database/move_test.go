@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
@@ -134,6 +135,15 @@ func TestMoveBesideServer(t *testing.T) {
 				}
 				x.server = x.open(way.from)
 				s := pods(t, x.server)
+				// Others' watches end, too: the caches that follow them are to begin anew.
+				head, err := x.server.mvcc.Head(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				w, err := x.server.mvcc.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: head})
+				if err != nil {
+					t.Fatal(err)
+				}
 				for i := range 10 {
 					name := fmt.Sprintf("%s%d", way.to, i)
 					create(t, s, name)
@@ -158,6 +168,12 @@ func TestMoveBesideServer(t *testing.T) {
 				if err := x.server.Ready(t.Context()); err == nil {
 					t.Error("the server goes on to say that it is ready")
 				}
+				for err = nil; err == nil; _, err = w.Next(t.Context()) {
+				}
+				if !errors.Is(err, contract.ErrClosed) {
+					t.Errorf("to %s, hears %t: a watch ends with %v", way.to, hears, err)
+				}
+				w.Close()
 				x.close(x.server)
 			}
 			d = dbtest.Open(t, d.Kind)

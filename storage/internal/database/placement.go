@@ -63,8 +63,9 @@ type placements struct {
 	known record
 	// served are the directories that this process serves, and where.
 	served map[contract.Key]placement
-	// misplaced is why the database was closed, nil if it was not.
+	// misplaced is why the database was closed, nil if it was not. moved is closed then.
 	misplaced error
+	moved     chan struct{}
 	// unfollow ends what follows the record, nil if nothing does.
 	unfollow func()
 }
@@ -504,6 +505,7 @@ func (pl *placements) learn(r record) error {
 		}
 		if err := pl.compare(recorded, p.Store); err != nil {
 			pl.misplaced = err
+			close(pl.moved)
 			return err
 		}
 	}
@@ -547,9 +549,16 @@ func (s *Store) follow(from record) (end func()) {
 	done := make(chan struct{})
 	pauses := backoff.NewExponentialBackOff()
 	pauses.MaxInterval = followPause
+	go func() { // what is heard before the store goes over to a new epoch comes by no watch
+		select {
+		case <-s.placements.moved:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	go func() {
 		defer close(done)
-		_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		_, _ = backoff.Retry(ctx, func() (struct{}, error) {
 			err := s.followFrom(ctx, from)
 			if s.placements.closed() != nil || errors.Is(err, contract.ErrClosed) ||
 				errors.Is(err, contract.ErrDropped) || errors.Is(err, contract.ErrAnotherStore) {
@@ -558,7 +567,8 @@ func (s *Store) follow(from record) (end func()) {
 			from = record{} // to be read
 			return struct{}{}, err
 		}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0))
-		if s.placements.closed() == nil {
+		err := s.placements.closed()
+		if err == nil {
 			return
 		}
 		s.log.Error("the database is closed, since objects that this server serves are elsewhere: "+

@@ -213,7 +213,8 @@ func New(store *mvcc.Engine, metrics *mvcc.Metrics, c Config) *Store {
 	c = c.withDefaults()
 	return &Store{mvcc: store, metrics: metrics, log: c.Logger, placements: placements{
 		own: c.driverOptions().StoreName(), timeout: c.Timeout, others: map[string]*Store{},
-		asked: map[string]string{}, served: map[contract.Key]placement{}}}
+		asked: map[string]string{}, served: map[contract.Key]placement{},
+		moved: make(chan struct{})}}
 }
 
 // Migrate brings the schema of the database to the newest version, in place of Config.Migrate: by a
