@@ -130,21 +130,29 @@ func (b *backend) on(ctx context.Context, p *sqlite3.Pool, fn func(*sqlite3.Conn
 		}
 		b.mu.RLock()
 	}
-	if b.closed {
-		b.mu.RUnlock()
-		return b.errClosed()
-	}
-	c, err := p.Get(ctx)
-	if err == nil {
-		err = fn(c)
-		p.Put(c)
-	}
-	moved := b.displaced() != nil
-	b.mu.RUnlock()
+	moved, err := b.onFile(ctx, p, fn)
 	if moved {
 		return b.replaced(err)
 	}
 	return b.classify(ctx, err)
+}
+
+// onFile runs an operation on the file that is open, and gives back mu, which is held for reading,
+// and the connection, even if the operation panics: the store is closed then.
+func (b *backend) onFile(ctx context.Context, p *sqlite3.Pool,
+	fn func(*sqlite3.Conn) error) (moved bool, err error) {
+	defer b.mu.RUnlock()
+	if b.closed {
+		return false, b.errClosed()
+	}
+	c, err := p.Get(ctx)
+	if err == nil {
+		err = func() error {
+			defer p.Put(c)
+			return fn(c)
+		}()
+	}
+	return b.displaced() != nil, err
 }
 
 // errClosed answers an operation that comes after Close, as one does that began before it and has

@@ -49,28 +49,26 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 		if err := b.begin(ctx, c); err != nil {
 			return err
 		}
+		ended := false
+		defer func() {
+			if !ended { // also if fn has panicked: who closes the store gives the lock back
+				b.rollBack(c)
+			}
+		}()
 		if err := b.markFile(ctx, c); err != nil {
-			b.rollBack(c)
 			return err
 		}
-		release := c.Interruptible(ctx)
-		dirty := false
-		err = checkWriter(c)
-		if err == nil {
-			dirty, err = fn(c)
-		}
-		release()
+		dirty, err := interruptible(ctx, c, fn)
 		if err == nil {
 			err = ctx.Err()
 		}
 		if err != nil || !dirty {
-			b.rollBack(c)
 			return err
 		}
 		if err := c.Exec(commit); err != nil {
-			b.rollBack(c)
 			return b.commitOutcome(err)
 		}
+		ended = true
 		committed, b.wrote, b.unfenced = true, true, false
 		b.committed(c)
 		return nil
@@ -83,6 +81,16 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 			b.name(), err)
 	}
 	return err
+}
+
+// interruptible does the work of a transaction, which the end of the context interrupts.
+func interruptible(ctx context.Context, c *sqlite3.Conn,
+	fn func(*sqlite3.Conn) (bool, error)) (dirty bool, err error) {
+	defer c.Interruptible(ctx)()
+	if err := checkWriter(c); err != nil {
+		return false, err
+	}
+	return fn(c)
 }
 
 // knownSchema is the schema version of this program.

@@ -107,3 +107,32 @@ func hold(t *testing.T, b contract.Backend) (release func()) {
 		}
 	}
 }
+
+// TestPanicInAnOperation: an operation that panics leaves neither the commit lock nor a connection
+// taken, so that the store can be closed, and another one be opened.
+func TestPanicInAnOperation(t *testing.T) {
+	b := open(t, fresh(t)).(*backend)
+	panics := func(operation func() error) {
+		t.Helper()
+		defer func() {
+			if recover() == nil {
+				t.Error("it does not panic")
+			}
+		}()
+		_ = operation()
+	}
+	panics(func() error {
+		return b.transact(t.Context(), func(c *sqlite3.Conn) (bool, error) { panic("a write") })
+	})
+	panics(func() error {
+		return b.on(t.Context(), b.commits, func(*sqlite3.Conn) error { panic("a read") })
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := b.transact(ctx, func(*sqlite3.Conn) (bool, error) { return false, nil }); err != nil {
+		t.Errorf("the next write: %v", err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}
