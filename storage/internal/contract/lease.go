@@ -124,7 +124,7 @@ func RenewLeases(ctx context.Context, b Backend, leases []Lease,
 	served *Served) (renewed []LeaseRow, st State, err error) {
 	began := time.Now()
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
-		served.waited(time.Since(began))
+		served.Waited(time.Since(began))
 		st, renewed = tx.State(), nil
 		since := served.Answered(st.Now)
 		found, err := tx.Leases(leases)
@@ -151,7 +151,7 @@ func EndLeases(ctx context.Context, b Backend, leases []Lease, revoked bool,
 	served *Served) (ended Ended, st State, err error) {
 	began := time.Now()
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
-		served.waited(time.Since(began))
+		served.Waited(time.Since(began))
 		st, ended = tx.State(), Ended{}
 		since := served.Answered(st.Now)
 		found, err := tx.Leases(leases)

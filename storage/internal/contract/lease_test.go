@@ -43,13 +43,13 @@ func TestService(t *testing.T) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	s := NewServed(gap)
+	s := NewServed(gap, time.Now)
 	for i, step := range []struct {
 		do    func()
 		now   float64
 		since float64
-	}{{func() {}, 0, 0}, {func() {}, 3, 0}, {func() { s.waited(gap) }, 4, 0},
-		{func() { s.waited(gap + 1) }, 5, 5}, {func() {}, 6, 5}, {s.Rests, 9, 5}, {s.Lost, 10, 10},
+	}{{func() {}, 0, 0}, {func() {}, 3, 0}, {func() { s.Waited(gap) }, 4, 0},
+		{func() { s.Waited(gap + 1) }, 5, 5}, {func() {}, 6, 5}, {s.Rests, 9, 5}, {s.Lost, 10, 10},
 		{func() {}, 200, 200}} {
 		step.do()
 		if got := s.Answered(at(step.now)); !got.Equal(at(step.since)) {

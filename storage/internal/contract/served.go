@@ -10,18 +10,23 @@ import (
 type Served struct {
 	// gap is how long there may be no answer.
 	gap time.Duration
+	// clock is the process's own, which nobody sets.
+	clock func() time.Time
 	// mu protects the field below.
 	mu sync.Mutex
 	at service
 }
 
 // NewServed makes a Served. Where the process serves, answers come in shorter intervals than gap.
-func NewServed(gap time.Duration) *Served { return &Served{gap: gap} }
+// clock is time.Now, or that of a test.
+func NewServed(gap time.Duration, clock func() time.Time) *Served {
+	return &Served{gap: gap, clock: clock}
+}
 
 // service is since when a store was served, zero if it never was.
 type service struct {
 	since, last time.Time
-	// noted is when the process noted the answer of last, by a clock that nobody sets.
+	// noted is when the process noted the answer of last, by its own clock.
 	noted time.Time
 	// lost: somebody was refused since the last answer. rests: nobody has asked since then.
 	lost, rests bool
@@ -51,7 +56,7 @@ func (v service) answered(now, noted time.Time, gap time.Duration) service {
 func (s *Served) Answered(now time.Time) (since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.at = s.at.answered(now, time.Now(), s.gap)
+	s.at = s.at.answered(now, s.clock(), s.gap)
 	return s.at.since
 }
 
@@ -62,8 +67,9 @@ func (s *Served) Lost() {
 	s.at.lost = true
 }
 
-// waited notes how long a write has waited for its turn. Others have waited as long.
-func (s *Served) waited(d time.Duration) {
+// Waited notes how long somebody has waited for a turn, or for the store to be opened. Others have
+// waited as long.
+func (s *Served) Waited(d time.Duration) {
 	if d > s.gap {
 		s.Lost()
 	}

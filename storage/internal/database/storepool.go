@@ -34,6 +34,8 @@ type StorePool struct {
 	db     contract.Database
 	// after is [time.AfterFunc], or that of a test's clock.
 	after func(time.Duration, func()) timer
+	// now is [time.Now], or that of a test's clock.
+	now func() time.Time
 	// ctx bounds what the pool does in the background, and work waits for that.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -82,8 +84,8 @@ func OpenStores(ctx context.Context, c Config) (*StorePool, error) {
 		return nil, err
 	}
 	p := &StorePool{config: c, db: db, stores: map[string]*pooledStore{},
-		after: func(d time.Duration, f func()) timer { return time.AfterFunc(d, f) },
-		due:   map[string]timer{}, served: map[string]*contract.Served{}, slots: make(chan struct{}, opening)}
+		after: func(d time.Duration, f func()) timer { return time.AfterFunc(d, f) }, now: time.Now,
+		due: map[string]timer{}, served: map[string]*contract.Served{}, slots: make(chan struct{}, opening)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -171,9 +173,11 @@ func (p *StorePool) open(name string, s *pooledStore) {
 	defer close(s.settled)
 	c := p.config
 	c.Store = name
+	began := p.now()
 	p.mu.Lock()
+	known := p.served[name] != nil
 	if c.served = p.served[name]; c.served == nil {
-		c.served = mvcc.Config{}.NewServed()
+		c.served = mvcc.Config{}.NewServed(p.now)
 	}
 	p.mu.Unlock()
 	s.err = errPoolClosed
@@ -190,12 +194,16 @@ func (p *StorePool) open(name string, s *pooledStore) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	c.served.Waited(p.now().Sub(began))
 	if s.err == nil {
 		p.served[name] = c.served
 		return
 	}
 	c.served.Lost()
 	delete(p.stores, name)
+	if known && contract.ClassOf(s.err) != contract.Invalid { // something may be due in it
+		p.wakeIn(name, unusedFor)
+	}
 }
 
 // expire closes a store that nobody uses.
@@ -256,7 +264,9 @@ func (p *StorePool) shut(name string, s *pooledStore) {
 		<-s.settled
 		next := contract.Never
 		if s.err == nil {
-			next = p.rest(ctx, name, s.store)
+			if next = unusedFor; !s.store.mvcc.Broken() {
+				next = p.rest(ctx, name, s.store)
+			}
 			if err := s.store.Close(); err != nil {
 				p.config.Logger.Warn("a store was not closed in order", "store", name, "err", err)
 			}

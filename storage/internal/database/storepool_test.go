@@ -38,6 +38,7 @@ func openAt(t *testing.T, c Config, clock *clocktesting.FakeClock) *StorePool {
 		t.Fatal(err)
 	}
 	p.after = func(d time.Duration, f func()) timer { return clock.AfterFunc(d, f) }
+	p.now = clock.Now
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)

@@ -95,7 +95,9 @@ func (s *Engine) refence(ctx context.Context, suspect contract.Position, reason 
 	done := make(chan error, 1)
 	go func() {
 		defer s.fencing.release()
-		done <- s.refenceLocked(suspect, reason)
+		err := contract.ErrClosed // if it panics
+		defer func() { done <- err }()
+		s.guarded(func() { err = s.refenceLocked(suspect, reason) })()
 	}()
 	select {
 	case err := <-done:

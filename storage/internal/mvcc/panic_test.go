@@ -75,3 +75,34 @@ func TestPanicInTheBackground(t *testing.T) {
 		})
 	}
 }
+
+// TestPanicInARest: what is due before a store is closed may panic, too.
+func TestPanicInARest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := openBackend(t, inMemory(t)).(*memdb.Backend)
+		var armed atomic.Bool
+		b.Hook = func(_ context.Context, called string) error {
+			if called == "FirstAt" && armed.Load() {
+				panic("planted")
+			}
+			return nil
+		}
+		s, err := mvcc.Open(t.Context(), b, mvcc.Config{Reopened: true,
+			Logger: slog.New(slog.DiscardHandler), Compaction: mvcc.CompactionPolicy{Keep: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			if _, err := s.Commit(t.Context(), contract.Mutation{Key: "/k", Expect: contract.Any}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		armed.Store(true)
+		if _, err := s.Rest(t.Context()); !errors.Is(err, contract.ErrClosed) || !s.Broken() {
+			t.Errorf("a rest that panics is answered by %v", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

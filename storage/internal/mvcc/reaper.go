@@ -98,7 +98,13 @@ func (s *Engine) DeleteExpired(ctx context.Context) error {
 // Rest does what the background would do by now, for a store that is about to be closed, and
 // returns how long it is until there is more to do. That is Never if nothing expires and nothing is
 // left to be compacted, whatever time passes.
-func (s *Engine) Rest(ctx context.Context) (time.Duration, error) {
+func (s *Engine) Rest(ctx context.Context) (next time.Duration, err error) {
+	next, err = 0, contract.ErrClosed // if it panics
+	s.guarded(func() { next, err = s.rest(ctx) })()
+	return next, err
+}
+
+func (s *Engine) rest(ctx context.Context) (time.Duration, error) {
 	next, err := s.reap(ctx)
 	if err != nil || s.cfg.Compaction.Window < 0 {
 		return next, err

@@ -43,7 +43,7 @@ func TestReaperOfDamagedKey(t *testing.T) {
 		b := &lostKey{}
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &Engine{b: b, ctx: ctx, metrics: NewMetrics(), hub: &hub{},
-			served:   contract.NewServed(time.Minute),
+			served:   contract.NewServed(time.Minute, time.Now),
 			log:      slog.New(slog.NewTextHandler(&out, nil)),
 			reapSoon: make(chan time.Duration, 1), damaged: map[contract.Key]damaged{}}
 		s.cfg, s.tailer = s.cfg.withDefaults(), newTailer(s)

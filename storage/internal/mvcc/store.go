@@ -68,9 +68,9 @@ type Config struct {
 }
 
 // NewServed makes a Served whose gap is longer than the longest pause between two polls.
-func (c Config) NewServed() *contract.Served {
+func (c Config) NewServed(clock func() time.Time) *contract.Served {
 	c = c.withDefaults()
-	return contract.NewServed(2 * max(c.PollIdle, c.PollListening))
+	return contract.NewServed(2*max(c.PollIdle, c.PollListening), clock)
 }
 
 func (c Config) withDefaults() Config {
@@ -182,7 +182,7 @@ type Engine struct {
 // bounds the opening only.
 func Open(ctx context.Context, b contract.Backend, cfg Config) (*Engine, error) {
 	if cfg = cfg.withDefaults(); cfg.Served == nil {
-		cfg.Served = cfg.NewServed()
+		cfg.Served = cfg.NewServed(time.Now)
 	}
 	s := &Engine{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(),
 		reapSoon: make(chan time.Duration, 1), damaged: map[contract.Key]damaged{},
@@ -353,6 +353,7 @@ func (s *Engine) Break() {
 	if s.broken.Swap(true) {
 		return
 	}
+	s.served.Lost() // nobody is answered until the store is opened again
 	s.droppedOnce.Do(func() { close(s.dropped) })
 	go func() {
 		if err := s.Close(); err != nil {

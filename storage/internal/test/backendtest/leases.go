@@ -103,7 +103,7 @@ func testLeases(f *fixture) {
 		f.Errorf("a lease that is there, a new one and this again: %t", granted)
 	}
 	f.wantLeases(4)
-	served := contract.NewServed(time.Minute)
+	served := contract.NewServed(time.Minute, time.Now)
 	ended, _, err := contract.EndLeases(f.ctx, f.b, []contract.Lease{8}, true, served)
 	f.must(err)
 	f.wantEnded(ended, []contract.Lease{8}, nil)
@@ -249,7 +249,7 @@ func testLeaseEndsBesideCommits(f *fixture) {
 		}()
 		<-began
 		_, _, err := contract.EndLeases(f.ctx, f.b, []contract.Lease{l}, true,
-			contract.NewServed(time.Minute))
+			contract.NewServed(time.Minute, time.Now))
 		f.must(err)
 		found := f.attached(l)
 		if keys := <-done; !slices.Equal(found, keys) {
