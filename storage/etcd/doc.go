@@ -35,7 +35,7 @@
 //     (there is none). Authenticate and AuthStatus say that there are no users, so clients that
 //     have one go on without it. gRPC's own service Health answers probes.
 //   - The services Lock and Election, for clients that do not make locks and elections themselves.
-//     Their requests have at most 16 KiB. All of these know each other.
+//     Their requests have at most 4 KiB. All of these know each other.
 //
 // [Server.Gateway] serves the same as JSON, as etcd's gateway does; gateway.go says what differs.
 //

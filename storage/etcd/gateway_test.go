@@ -399,6 +399,45 @@ func TestLockService(t *testing.T) {
 	})
 }
 
+// TestWaitsAreGivenUp: a wait for a lock or for an election that is given up leaves nothing that
+// others would wait for.
+func TestWaitsAreGivenUp(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		s := etcd.New(etcd.Opened(openStore(t, d)), etcd.ServerConfig{})
+		c := serveServer(t, s)
+		for prefix, wait := range map[string]func(context.Context) error{
+			"l/": func(ctx context.Context) error {
+				_, err := v3lockpb.NewLockClient(c.ActiveConnection()).Lock(ctx,
+					&v3lockpb.LockRequest{Name: []byte("l")})
+				return err
+			},
+			"e/": func(ctx context.Context) error {
+				_, err := v3electionpb.NewElectionClient(c.ActiveConnection()).Campaign(ctx,
+					&v3electionpb.CampaignRequest{Name: []byte("e"), Value: []byte("v")})
+				return err
+			},
+		} {
+			if err := wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- wait(ctx) }()
+			for etcd.Watching(s) == 0 { // it waits, by a watch of its own
+				must[*clientv3.GetResponse](t)(c.Get(t.Context(), prefix))
+			}
+			cancel()
+			if err := <-ended; status.Code(err) != codes.Canceled {
+				t.Error(err)
+			}
+			for n := int64(2); n != 1 || etcd.Watching(s) > 0; {
+				n = must[*clientv3.GetResponse](t)(c.Get(t.Context(), prefix,
+					clientv3.WithPrefix())).Count
+			}
+		}
+	})
+}
+
 // TestElectionService: who campaigns leads when nobody else does, and observers hear of it.
 func TestElectionService(t *testing.T) {
 	each(t, func(t *testing.T, c *clientv3.Client) {

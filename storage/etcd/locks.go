@@ -1,11 +1,14 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election"
@@ -26,11 +29,82 @@ func lockService() grpc.ServiceDesc {
 
 func electionService() grpc.ServiceDesc {
 	return byClient(v3electionpb.Election_ServiceDesc,
-		func(c *clientv3.Client) any { return v3election.NewElectionServer(c) })
+		func(c *clientv3.Client) any { return elections{v3election.NewElectionServer(c), c} })
+}
+
+// elections is etcd's service of elections, with an Observe of its own.
+type elections struct {
+	v3electionpb.ElectionServer
+	c *clientv3.Client
+}
+
+// Observe tells who leads, and what the leader proclaims. etcd's is a watch of the client library,
+// which keeps in memory whatever a client does not read. This one watches only until something has
+// changed, and watches on when that was sent.
+func (e elections) Observe(r *v3electionpb.LeaderRequest,
+	stream grpc.ServerStreamingServer[v3electionpb.LeaderResponse]) error {
+	ctx, prefix := stream.Context(), string(r.Name)+"/"
+	told := &mvccpb.KeyValue{}
+	tell := func(h *pb.ResponseHeader, kv *mvccpb.KeyValue) error {
+		if kv.CreateRevision == told.CreateRevision && kv.ModRevision <= told.ModRevision {
+			return nil // it is read again after a compaction
+		}
+		told = kv
+		return stream.Send(&v3electionpb.LeaderResponse{Header: h, Kv: kv})
+	}
+	for {
+		first, err := e.c.Get(ctx, prefix, clientv3.WithFirstCreate()...)
+		if err != nil {
+			return err
+		}
+		next := first.Header.Revision + 1
+		if len(first.Kvs) == 0 {
+			_, err := e.changed(ctx, prefix, next, clientv3.WithPrefix(), clientv3.WithFilterDelete())
+			if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+				return err
+			}
+			continue
+		}
+		leader := first.Kvs[0]
+		if err := tell(first.Header, leader); err != nil {
+			return err
+		}
+		for leads := true; leads; {
+			w, err := e.changed(ctx, string(leader.Key), next)
+			if errors.Is(err, rpctypes.ErrCompacted) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			for _, event := range w.Events {
+				if next = event.Kv.ModRevision + 1; event.Type == clientv3.EventTypeDelete {
+					leads = false
+					break
+				}
+				if err := tell(w.Header, event.Kv); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// changed returns the first events from a revision on.
+func (e elections) changed(ctx context.Context, key string, from int64,
+	o ...clientv3.OpOption) (w clientv3.WatchResponse, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for w := range e.c.Watch(ctx, key, append(o, clientv3.WithRev(from))...) {
+		if w.Err() != nil || len(w.Events) > 0 {
+			return w, w.Err()
+		}
+	}
+	return w, cmp.Or(ctx.Err(), error(rpctypes.ErrGRPCStopped))
 }
 
 // maxLastingBytes bounds the requests of calls that last: they are kept for as long.
-const maxLastingBytes = 16 << 10
+const maxLastingBytes = 4 << 10
 
 // byClient makes a service that is made of calls to the server that has it.
 func byClient(d grpc.ServiceDesc, server func(*clientv3.Client) any) grpc.ServiceDesc {
@@ -73,15 +147,26 @@ type smallStream struct{ grpc.ServerStream }
 // RecvMsg implements [grpc.ServerStream].
 func (s smallStream) RecvMsg(v any) error { return small(v, s.ServerStream.RecvMsg(v)) }
 
-// client makes a client of the server for a call, whose streams end with it.
+// client makes a client of the server for a call, whose streams end with it. When the call is given
+// up, etcd's code deletes what it has written by the client's own context, which therefore lasts
+// longer, by as much as a request may take.
 func (s *storeServer) client(ctx context.Context) (c *clientv3.Client, done func(), err error) {
 	conn, err := s.connected()
 	if err != nil {
 		return nil, nil, err
 	}
-	c = clientv3.NewCtxClient(ctx)
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		late := time.AfterFunc(s.cfg.RequestTimeout, cancel)
+		context.AfterFunc(longer, func() { late.Stop() })
+	})
+	c = clientv3.NewCtxClient(longer)
 	c.KV = clientv3.NewKVFromKVClient(pb.NewKVClient(conn), c)
 	c.Lease = clientv3.NewLeaseFromLeaseClient(pb.NewLeaseClient(conn), c, time.Second)
 	c.Watcher = clientv3.NewWatchFromWatchClient(pb.NewWatchClient(conn), c)
-	return c, func() { _ = c.Close() }, nil // its error is why the context has ended
+	return c, func() {
+		stop()
+		cancel()
+		_ = c.Close() // its error is why the context has ended
+	}, nil
 }

@@ -78,7 +78,11 @@ func (a *arrivals) end(r *arrival) {
 }
 
 // received is a request that was read, and not decoded. The codec fills it.
-type received struct{ data mem.BufferSlice }
+type received struct {
+	data mem.BufferSlice
+	// answered ends its count. To call it twice does nothing.
+	answered func()
+}
 
 // decode decodes the request, once.
 func (r *received) decode(v any) error {
@@ -94,11 +98,19 @@ func (r *received) decode(v any) error {
 // receivedStream is a call whose only request was read.
 type receivedStream struct {
 	grpc.ServerStream
-	r *received
+	decode func(any) error
 }
 
 // RecvMsg implements [grpc.ServerStream].
-func (s *receivedStream) RecvMsg(v any) error { return s.r.decode(v) }
+func (s *receivedStream) RecvMsg(v any) error { return s.decode(v) }
+
+// decodeLasting is decode for a call that lasts, and makes calls that wait for room themselves. If
+// its request counted all the time, such calls could take all the room, and none would go on. They
+// are small (maxLastingBytes), and there are no more of them than streams.
+func (r *received) decodeLasting(v any) error {
+	defer r.answered()
+	return r.decode(v)
+}
 
 // countedStream is a call with any number of requests, which come when the client likes. Each
 // counts until the next one is asked for. A small one, as every ordinary client sends it, waits for
@@ -167,7 +179,8 @@ func (s *Server) receive(stream grpc.ServerStream, method string,
 		r.data.Free()
 		return nil, nil, rpctypes.ErrGRPCCanceled
 	}
-	done = func() { s.requests.add(-n) }
+	done = sync.OnceFunc(func() { s.requests.add(-n) })
+	r.answered = done
 	if method == "Txn" {
 		whole := r.data.MaterializeToBuffer(mem.DefaultBufferPool())
 		r.data.Free()

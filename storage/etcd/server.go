@@ -304,6 +304,10 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 
 // service makes a service whose calls are admitted, and answered by the store as it is open then.
 func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
+	decode := (*received).decode
+	if d.ServiceName == lockService().ServiceName || d.ServiceName == electionService().ServiceName {
+		decode = (*received).decodeLasting
+	}
 	streams := slices.Clone(d.Streams)
 	for i, m := range streams {
 		count := s.metrics.method(d.ServiceName, &m, false)
@@ -317,7 +321,7 @@ func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
 					})
 				}
 				return s.answer(stream, &m.StreamName, func(now *storeServer, r *received) error {
-					return m.Handler(now, &receivedStream{stream, r})
+					return m.Handler(now, &receivedStream{stream, func(v any) error { return decode(r, v) }})
 				})
 			})
 		}
@@ -328,7 +332,8 @@ func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
 		one.Handler = func(_ any, stream grpc.ServerStream) error {
 			return count.count(func() error {
 				return s.answer(stream, &m.MethodName, func(now *storeServer, r *received) error {
-					answer, err := m.Handler(now, stream.Context(), r.decode, nil)
+					answer, err := m.Handler(now, stream.Context(),
+						func(v any) error { return decode(r, v) }, nil)
 					if err != nil {
 						return err
 					}
