@@ -106,20 +106,27 @@ func (s *Server) pass(m *runtime.ServeMux, w http.ResponseWriter, r *http.Reques
 		refuse(m, w, r, rpctypes.ErrGRPCRequestTooLarge)
 		return
 	}
+	counted := int64(0)
 	if !lasting[r.URL.Path] {
-		n := jsonTimes * most
+		n := min(jsonTimes*most, s.bodies.ever()) // the length is not known yet
 		if r.ContentLength >= 0 {
 			n = jsonTimes * r.ContentLength
 		}
 		if !s.room(r.Context(), n) {
 			return // nobody is left to be told
 		}
-		defer s.bodies.add(-n)
+		counted = n
+		defer func() { s.bodies.add(-counted) }()
 	}
 	body, err := s.read(w, r, most)
 	if err != nil {
 		refuse(m, w, r, err)
 		return
+	}
+	if counted > 0 {
+		size := jsonTimes * int64(len(body))
+		s.bodies.add(size - counted)
+		counted = size
 	}
 	if parts := 3 * (3*s.cfg.MaxTxnOps + 1); r.URL.Path == "/v3/kv/txn" &&
 		bytes.Count(body, []byte{'{'}) > parts {
@@ -198,12 +205,18 @@ func (h *held) event(bytes int64) {
 
 type heldKey struct{}
 
-// holdAnswer counts an answer until its call to the gateway ends.
+// holdAnswer counts an answer until its call to the gateway ends. Only what was read is refused if
+// it is too much: what was written would be written again.
 func holdAnswer(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 	err := invoke(ctx, method, request, answer, conn, o...)
 	if h, ok := ctx.Value(heldKey{}).(*held); ok && err == nil {
-		return h.answer.take(answerTimes * int64(proto.Size(answer.(proto.Message))))
+		n := answerTimes * int64(proto.Size(answer.(proto.Message)))
+		if method != pb.KV_Range_FullMethodName {
+			h.answer.note(n)
+			return nil
+		}
+		return h.answer.take(n)
 	}
 	return err
 }
@@ -231,11 +244,15 @@ func (s *heldStream) RecvMsg(v any) error {
 		return err
 	}
 	n := answerTimes * int64(proto.Size(v.(proto.Message)))
-	if _, ok := v.(*pb.WatchResponse); ok {
+	switch v.(type) {
+	case *pb.WatchResponse:
 		s.held.event(n)
-		return nil
+	case *pb.LeaseKeepAliveResponse:
+		s.held.answer.note(n)
+	default:
+		return s.held.answer.take(n)
 	}
-	return s.held.answer.take(n)
+	return nil
 }
 
 // timelyWriter gives a client some time to read each piece of an answer.

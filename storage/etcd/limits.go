@@ -225,6 +225,12 @@ func (b *bill) take(n int64) error {
 	return nil
 }
 
+// note counts what has to be answered, whatever the bounds are.
+func (b *bill) note(n int64) {
+	b.s.answers.add(n)
+	b.bytes += n
+}
+
 // pay ends the count, when the answer is given away.
 func (b *bill) pay() {
 	b.s.answers.add(-b.bytes)
