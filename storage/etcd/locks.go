@@ -100,7 +100,7 @@ func (e elections) changed(ctx context.Context, key string, from int64,
 			return w, w.Err()
 		}
 	}
-	return w, cmp.Or(ctx.Err(), error(rpctypes.ErrGRPCStopped))
+	return w, cmp.Or(ctx.Err(), rpctypes.ErrGRPCStopped)
 }
 
 // maxLastingBytes bounds the requests of calls that last: they are kept for as long.
