@@ -393,10 +393,11 @@ func TestLeaseEndsBesideAnImport(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			db := inMemory(t)
 			var s, other *mvcc.Engine
-			var lease contract.Lease
+			var of atomic.Int64 // the lease that is to end
 			raw := openBackend(t, db)
 			b := &afterCommit{openBackend(t, db).(*memdb.Backend), func(ctx context.Context) {
 				row, _, err := raw.Get(ctx, "/k")
+				lease := contract.Lease(of.Load())
 				if err != nil || row != nil || lease == 0 || other != nil {
 					return
 				}
@@ -420,7 +421,8 @@ func TestLeaseEndsBesideAnImport(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			lease = leased(t, s)
+			lease := leased(t, s)
+			of.Store(int64(lease))
 			if revoked {
 				_ = s.RevokeLease(t.Context(), lease)
 			} else {

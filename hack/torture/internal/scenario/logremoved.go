@@ -3,7 +3,6 @@ package scenario
 import (
 	"context"
 	"syscall"
-
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
@@ -12,22 +11,20 @@ import (
 // logRemoved removes SQLite's write-ahead log under all servers. They may save it and go on, or
 // answer nothing more until they are started again. Then a fence tells what the file lacks.
 func logRemoved(ctx context.Context, e *Env) error {
-	return removeLog(ctx, e, func(context.Context) error { return nil })
+	return removeLog(ctx, e, false)
 }
 
-// LogRemovedUnmarked does the same, and has the file say before the restart that no log belongs to
-// it. So the loss is silent, which the judgement has to find.
+// LogRemovedUnmarked kills the servers first, so that nobody saves the log, and has the file say
+// before the restart that no log belongs to it. So the loss is silent, which the judgement has to
+// find.
 func LogRemovedUnmarked(ctx context.Context, e *Env) error {
-	return removeLog(ctx, e, func(ctx context.Context) error {
-		_, err := e.Rows.ExecContext(ctx, "PRAGMA user_version = 0")
-		return err
-	})
+	return removeLog(ctx, e, true)
 }
 
-// removeLog has something done to the file while no server runs. Writers wait for the moment
-// between the last record of the log and its removal, so that it is known what is lost. The
-// recorder lets go of the file, since a server saves the log only if nobody else has the file open.
-func removeLog(ctx context.Context, e *Env, meanwhile func(context.Context) error) error {
+// removeLog removes the log, and starts the servers again. Writers wait for the moment between the
+// last record of the log and its removal, so that it is known what is lost. The recorder lets go of
+// the file, since a server saves the log only if nobody else has the file open.
+func removeLog(ctx context.Context, e *Env, silently bool) error {
 	release := e.Load.HoldWrites()
 	defer release()
 	if err := e.Recorder.Sync(ctx); err != nil {
@@ -35,22 +32,27 @@ func removeLog(ctx context.Context, e *Env, meanwhile func(context.Context) erro
 	}
 	head, epochs := e.Recorder.Head(), e.Recorder.Epochs()
 	err := e.Recorder.Swap(func() (*rows.DB, error) {
+		if silently {
+			if err := endServers(ctx, e, syscall.SIGKILL); err != nil {
+				return nil, err
+			}
+		}
 		if err := e.Rows.RemoveLog(); err != nil {
 			return nil, err
 		}
 		release() // a server notices with its next operation
 		e.Hold(ctx, 500*time.Millisecond, 5*time.Second)
-		ending, cancel := context.WithTimeout(ctx, recoverWithin)
-		defer cancel()
-		for _, s := range e.Servers {
-			if _, err := s.End(ending, syscall.SIGTERM); err != nil {
+		if !silently {
+			if err := endServers(ctx, e, syscall.SIGTERM); err != nil {
 				return nil, err
 			}
 		}
 		found, err := rows.Open(e.DB.Direct(), e.prefix(), e.store())
 		if err == nil {
 			e.Rows = found
-			err = meanwhile(ctx)
+		}
+		if err == nil && silently {
+			_, err = found.ExecContext(ctx, "PRAGMA user_version = 0")
 		}
 		return found, err
 	})
@@ -80,6 +82,18 @@ func removeLog(ctx context.Context, e *Env, meanwhile func(context.Context) erro
 			"server noticed", survived, head)
 		// So that the run comes to an end: informers wait for revisions that were lost.
 		return e.fence(ctx, e.DB.Direct(), e.store())
+	}
+	return nil
+}
+
+// endServers sends all servers a signal, and waits until they have ended.
+func endServers(ctx context.Context, e *Env, signal syscall.Signal) error {
+	ctx, cancel := context.WithTimeout(ctx, recoverWithin)
+	defer cancel()
+	for _, s := range e.Servers {
+		if _, err := s.End(ctx, signal); err != nil {
+			return err
+		}
 	}
 	return nil
 }
