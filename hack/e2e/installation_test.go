@@ -27,7 +27,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
@@ -374,7 +374,7 @@ func testClusterAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	certs := filepath.Join(env.installation.dir, "components", "certs")
-	server, err := process.Start(process.Spec{
+	server, err := executable.Start(executable.Spec{
 		Name: "outside", Env: os.Environ(), Dir: dir, Logs: env.Logs(),
 		Command: []string{
 			env.rowkeeper(), "serve", "--kubeconfig", kubeconfig, "--database", "memory:",

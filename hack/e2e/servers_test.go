@@ -22,7 +22,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/verify/readme"
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
@@ -70,7 +70,7 @@ func startExtension(t *testing.T, e extension) (pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	running, err := process.Start(process.Spec{
+	running, err := executable.Start(executable.Spec{
 		Name: name, Env: os.Environ(), Dir: dir, Logs: env.Logs(),
 		Command: append(slices.Clone(e.command),
 			"--bind-address="+cluster.Host, fmt.Sprintf("--secure-port=%d", port),
@@ -330,7 +330,7 @@ func TestController(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	running, err := process.Start(process.Spec{
+	running, err := executable.Start(executable.Spec{
 		Name: "my-controller", Env: os.Environ(), Dir: dir, Logs: env.Logs(),
 		Command: []string{filepath.Join(dir, "my-controller"), "--kubeconfig=" + kubeconfig,
 			"--health-probe-bind-address=0"},

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 )
 
 var bin = flag.String("bin", "../../../bin/cluster",
@@ -62,10 +62,10 @@ func build(t *testing.T) string {
 }
 
 // serve runs our program with definitions, and waits until it is ready.
-func serve(t *testing.T, program, name string, args ...string) (*process.Process, *rest.Config) {
+func serve(t *testing.T, program, name string, args ...string) (*executable.Process, *rest.Config) {
 	t.Helper()
 	dir := t.TempDir()
-	p, err := process.Start(process.Spec{Name: name, Dir: dir, Logs: dir, Env: os.Environ(),
+	p, err := executable.Start(executable.Spec{Name: name, Dir: dir, Logs: dir, Env: os.Environ(),
 		Command: append([]string{program, "serve", "--enable-crds", "--secure-port=0",
 			"--data-dir=" + dir, "--v=1"}, args...)})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 )
 
 //go:embed conformance.txt
@@ -201,7 +201,7 @@ func (p *plane) runSuite(t *testing.T, suite string, tests []string) ([]*report,
 	for _, name := range tests {
 		command = append(command, "--ginkgo.focus="+regexp.QuoteMeta(name)+"$")
 	}
-	e2e, err := process.Start(process.Spec{Name: suite, Command: command, Env: os.Environ(),
+	e2e, err := executable.Start(executable.Spec{Name: suite, Command: command, Env: os.Environ(),
 		Dir: filepath.Dir(file), Logs: p.Logs()})
 	if err != nil {
 		return nil, err

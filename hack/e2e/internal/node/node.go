@@ -45,7 +45,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 )
 
 // Name is the name of the node.
@@ -126,7 +126,7 @@ func (n *Node) Errors() error {
 }
 
 // Process returns the process of a pod's container, nil if none runs.
-func (n *Node) Process(uid types.UID) *process.Process {
+func (n *Node) Process(uid types.UID) *executable.Process {
 	n.mu.Lock()
 	p := n.pods[uid]
 	n.mu.Unlock()

@@ -32,7 +32,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
@@ -108,7 +108,7 @@ type Cluster struct {
 	// Port is kube-apiserver's.
 	Port int
 	// APIServer is kube-apiserver.
-	APIServer *process.Process
+	APIServer *executable.Process
 	// AuditLog is the file in which kube-apiserver writes what service accounts ask of it, other
 	// than those of its own namespace.
 	AuditLog string
@@ -121,8 +121,8 @@ type Cluster struct {
 
 // program is a program with what it was started with.
 type program struct {
-	process.Spec
-	*process.Process
+	executable.Spec
+	*executable.Process
 	// url is where clients of etcd connect to it, if they do.
 	url string
 }
@@ -194,12 +194,12 @@ func (c *Cluster) controllers() []string {
 }
 
 // Close ends the control plane at once, the last started first.
-func (c *Cluster) Close() error { return c.end((*process.Process).Kill) }
+func (c *Cluster) Close() error { return c.end((*executable.Process).Kill) }
 
 // Stop asks the programs to end, the last started first, and waits for the end of each.
-func (c *Cluster) Stop() error { return c.end((*process.Process).Stop) }
+func (c *Cluster) Stop() error { return c.end((*executable.Process).Stop) }
 
-func (c *Cluster) end(how func(*process.Process) error) error {
+func (c *Cluster) end(how func(*executable.Process) error) error {
 	var errs []error
 	for _, p := range slices.Backward(c.programs) {
 		errs = append(errs, how(p.Process))
@@ -274,7 +274,7 @@ func (c *Cluster) RestartStore(i int) error {
 	if err := p.Kill(); err != nil {
 		return err
 	}
-	again, err := process.Start(p.Spec)
+	again, err := executable.Start(p.Spec)
 	if err == nil {
 		p.Process = again
 	}
@@ -306,9 +306,9 @@ func (c *Cluster) run(name, file string, args ...string) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec := process.Spec{Name: name, Command: append([]string{path}, args...), Env: os.Environ(),
+	spec := executable.Spec{Name: name, Command: append([]string{path}, args...), Env: os.Environ(),
 		Dir: c.config.Dir, Logs: c.Logs()}
-	started, err := process.Start(spec)
+	started, err := executable.Start(spec)
 	if err != nil {
 		return nil, err
 	}
