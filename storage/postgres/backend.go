@@ -19,7 +19,7 @@ type database struct {
 	lists                 *sqlkit.Lists
 	address               contract.Address
 	listener              listener
-	announcer             announcer
+	sender                sender
 	// ctx ends when the connections are closed.
 	ctx  context.Context
 	stop context.CancelFunc

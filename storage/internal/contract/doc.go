@@ -24,7 +24,7 @@
 // for as short a time as the database allows. The backend calls the rules there. What is rare is
 // written here once for all backends, as a transaction that holds the lock ([Backend.Locked]) and
 // applies a rule: [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint],
-// [Import.Into], [Drop], [Recreate], [SetQuota], and what grants, renews and ends leases
+// [Import.Into], [Drop], [CreateStore], [SetQuota], and what grants, renews and ends leases
 // (lease.go). [SweepBatch] plans without the lock.
 //
 // The tables, the invariants I1 to I7 and why they hold are in the documentation of mvcc.
