@@ -21,8 +21,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// What clients make a process hold is bounded, whatever they do; see total for how its stores share
-// that.
+// All that clients make a process hold is bounded, whatever they do; see total for how its stores
+// share that.
 //
 //   - A call counts from its header on, before its request is received, until what answers it has
 //     returned, which may be long after its client has reset it: see admit.
@@ -41,8 +41,9 @@ import (
 //
 // The bounds in bytes are shares of the memory that the process has ([ServerConfig.Memory]).
 //
-// What is refused is Unavailable, which etcd's client tries again if the call only reads. etcd's
-// own error for overload would not be tried again, so it is for calls that could never be answered.
+// A call that is refused is Unavailable, which etcd's client tries again if the call only reads.
+// etcd's own error for overload would not be tried again, so it is for calls that could never be
+// answered.
 
 var (
 	errManyCalls = status.Error(codes.Unavailable,

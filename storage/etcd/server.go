@@ -37,7 +37,7 @@ const Version = "3.7.3"
 type ServerConfig struct {
 	// Name is what MemberList calls this server. Default "rowkeeper".
 	Name string
-	// ClientURLs are those that MemberList names.
+	// ClientURLs are the URLs that MemberList names.
 	ClientURLs []string
 	// MaxRequestBytes bounds a request. Default and at most 1.5 MiB.
 	MaxRequestBytes int
@@ -47,10 +47,10 @@ type ServerConfig struct {
 	MaxStreamWatchers int64
 
 	// The next five bound what the clients of all servers of a [Process] have together. Half of
-	// each is divided among the servers, and the other half is for those that need more.
+	// each is divided among the servers, and the other half is for servers that need more.
 
 	// MaxConnections bounds the connections that are counted by [Server.Connect], and MaxStreams
-	// the calls that last: streams of watches, and those that keep leases alive. A kube-apiserver
+	// the calls that last: streams of watches, and streams that keep leases alive. A kube-apiserver
 	// has one of each for every resource. Default 10,000, or 500 for each store if that is more.
 	MaxConnections, MaxStreams int64
 	// MaxCalls bounds the other calls in flight. Default 5,000, or one for each MiB of Memory if

@@ -18,11 +18,11 @@ import (
 // with each of them, though most databases have one process, which hears of its own writes without
 // the server. So a process announces nothing while it is alone: while no other one listens.
 //
-// Who listens holds a shared advisory lock in its session, and a process asks the server whether
-// its own session could have the lock for itself. The server knows which sessions live, so the
-// answer is true. Who begins to listen takes the lock first, then notifies, and holds that
-// notifications flow when it hears itself. So a process that was alone hears of the new one. Then
-// it tells what it did not announce, and announces from then on.
+// A process that listens holds a shared advisory lock in its session, and each process asks the
+// server whether its own session could have the lock for itself. The server knows which sessions
+// live, so the answer is true. A process that begins to listen takes the lock first, then notifies,
+// and holds that notifications flow when it hears itself. So a process that was alone hears of the
+// new one. Then it tells what it did not announce, and announces from then on.
 //
 // There is one gap. A process whose session is dead may not know it yet, and think that it is alone
 // while another one begins. It finds out within probeInterval and probeTimeout. Until then the
@@ -183,8 +183,8 @@ func (l *listener) status(ctx context.Context, err error) {
 	}
 }
 
-// heard tells the store that a notification is of. Whatever another process says, it tells that
-// there is one.
+// heard tells the store that a notification names. Any word of another process tells that there is
+// one.
 func (l *listener) heard(ctx context.Context, payload string) {
 	var (
 		process string
@@ -223,7 +223,7 @@ func (l *listener) run(ctx context.Context, ended chan<- struct{}) {
 			retry.Reset()
 			l.status(ctx, nil)
 		})
-		// Who does not listen does not hear whether it is alone.
+		// A process that does not listen does not hear whether it is alone.
 		l.d.sender.setAlone(false)
 		if ctx.Err() != nil {
 			return
