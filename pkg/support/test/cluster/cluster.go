@@ -69,12 +69,12 @@ type Config struct {
 	Servers int
 	// Port is kube-apiserver's, by default one that is free.
 	Port int
-	// Controllers are those that kube-controller-manager runs, by default all that it runs by
-	// default.
+	// Controllers are the controllers that kube-controller-manager runs, by default all that it
+	// runs by default.
 	Controllers []string
 	// NoScheduler leaves kube-scheduler out.
 	NoScheduler bool
-	// APIServerFlags are flags of kube-apiserver besides those that it always has. They win.
+	// APIServerFlags are flags of kube-apiserver besides the ones that it always has. They win.
 	APIServerFlags []string
 	// Audit makes kube-apiserver write [Cluster.AuditLog].
 	Audit bool
@@ -114,7 +114,7 @@ type Cluster struct {
 	AuditLog string
 
 	config Config
-	// programs are those that run, in the order in which they were started, stores those of them
+	// programs are the programs that run, in the order in which they were started, stores the ones
 	// that serve the database.
 	programs, stores []*program
 }
@@ -208,7 +208,7 @@ func (c *Cluster) end(how func(*executable.Process) error) error {
 	return errors.Join(errs...)
 }
 
-// StopKubernetes asks all programs to end but those that serve the database.
+// StopKubernetes asks all programs to end but the ones that serve the database.
 func (c *Cluster) StopKubernetes() error {
 	stores := c.stores
 	c.programs = slices.DeleteFunc(c.programs, func(p *program) bool {
@@ -342,7 +342,7 @@ func (c *Cluster) writeCertificates() error {
 			"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"))}},
 		{"front-proxy-ca", &c.FrontProxyCA, []pki.Certificate{
 			c.certificate("front-proxy", pki.Client(FrontProxyName))}},
-		// Whoever has a certificate of this one can read and write everything.
+		// A client with a certificate of this one can read and write everything.
 		{"etcd-ca", &store, []pki.Certificate{
 			c.certificate("etcd", pki.Server("etcd", Host, "localhost")),
 			c.certificate("etcd-client", pki.Client("kube-apiserver"))}},
@@ -475,7 +475,7 @@ func (c *Cluster) storageFlags(urls ...string) []string {
 		"--etcd-keyfile=" + c.path("pki", "etcd-client.key")}
 }
 
-// startAPIServer starts kube-apiserver with flags besides those that it always has.
+// startAPIServer starts kube-apiserver with flags besides the ones that it always has.
 func (c *Cluster) startAPIServer(ctx context.Context, flags []string) error {
 	var err error
 	if c.Port = c.config.Port; c.Port == 0 {
@@ -550,7 +550,8 @@ func (c *Cluster) startController(name string) error {
 			"--use-service-account-credentials=true", "--root-ca-file="+c.path("pki", "ca.crt"),
 			"--cluster-signing-cert-file="+c.path("pki", "ca.crt"),
 			"--cluster-signing-key-file="+c.path("pki", "ca.key"),
-			// What it does shall take its time, and not what it is allowed to ask for by default.
+			// Its work shall take its time, and not the rate of requests that it is allowed by
+			// default.
 			"--kube-api-qps=10000", "--kube-api-burst=10000",
 			"--service-account-private-key-file="+c.path("pki", "tokens.key"))
 	}
