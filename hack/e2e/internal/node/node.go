@@ -7,10 +7,9 @@
 // Probes are made, containers that end or are not alive are started again, and Secrets and
 // ConfigMaps that change are written anew while the process runs, all as a kubelet does.
 //
-// What a process does not have is a sandbox: there are no namespaces, no cgroups and no seccomp
-// filter. Instead of a network of its own a pod has an address of its own among 127.0.0.0/8, which
-// stands in those of its arguments that name a port to listen at, or else in the flag
-// --bind-address after them.
+// A process has no sandbox: there are no namespaces, no cgroups and no seccomp filter. Instead of a
+// network of its own a pod has an address of its own among 127.0.0.0/8, which stands in those of
+// its arguments that name a port to listen at, or else in the flag --bind-address after them.
 //
 // A pod that needs something that is not here (several containers, other kinds of volumes and
 // probes) is an error, which [Node.Errors] tells.

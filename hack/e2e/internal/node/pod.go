@@ -264,7 +264,7 @@ func (p *pod) spec(ctx context.Context) (*executable.Spec, error) {
 		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid),
 			Groups: p.groups()}
 	} else {
-		// Who is not root may still have a root directory of his own in a user namespace.
+		// A user who is not root may still have a root directory of their own in a user namespace.
 		attributes.Cloneflags = syscall.CLONE_NEWUSER
 		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: os.Geteuid(),
 			Size: 1}}
