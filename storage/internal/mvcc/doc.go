@@ -120,7 +120,7 @@
 //     no gap and no overlap.
 //   - Of rows that were read before the position moved, only those after it are appended, and only
 //     if the row at the position is the one that was delivered.
-//   - If compaction has swept the row at the position, nothing proves what Follows it. Then all
+//   - If compaction has swept the row at the position, nothing proves what follows it. Then all
 //     watches end.
 //   - A watcher's cursor is the revision up to which it has seen everything. It moves only over
 //     events that were handed out or that do not concern the watcher.
