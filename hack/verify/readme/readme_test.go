@@ -238,7 +238,7 @@ func TestURLParameters(t *testing.T) {
 	name := regexp.MustCompile(`[a-z][a-z_-]*[a-z]`)
 	for database, source := range map[string]struct{ file, pattern string }{
 		"SQLite":     {"storage/sqlite/url.go", `(?m)^\t"(\w+)": +func\(c \*config`},
-		"MySQL":      {"storage/mysql/url.go", `(?m)^\t\tcase "([\w-]+)":`},
+		"MySQL":      {"storage/mysql/url.go", `(?m)^\tcase "([\w-]+)":`},
 		"PostgreSQL": {"storage/postgres/doc.go", `(?m)^//\t([a-z_]+(?:, [a-z_]+)*)(?: .*)?$`},
 	} {
 		known := map[string]bool{}
