@@ -72,7 +72,7 @@ func convertBoxes(w http.ResponseWriter, r *http.Request) {
 
 // A webhook converts between the versions. While it cannot be reached, what was stored is there,
 // and can be read in the version in which it is stored.
-func TestConversionWebhook(t *testing.T) { eachDatabase(t, testConversionWebhook) }
+func TestConversionWebhook(t *testing.T) { anyDatabase(t, testConversionWebhook) }
 
 func testConversionWebhook(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir(), "--enable-crds")
@@ -125,7 +125,7 @@ func testConversionWebhook(t *testing.T, start func(string, ...string) *server) 
 }
 
 // What is wrong is refused with the words of kube-apiserver, and what was there stays as it was.
-func TestBadDefinitionsAndObjects(t *testing.T) { eachDatabase(t, testBadDefinitionsAndObjects) }
+func TestBadDefinitionsAndObjects(t *testing.T) { anyDatabase(t, testBadDefinitionsAndObjects) }
 
 func testBadDefinitionsAndObjects(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir(), "--enable-crds")

@@ -129,7 +129,7 @@ func (s *server) storedWidgets(t *testing.T) map[string]string {
 }
 
 // Everything that a definition says, as a user sees it.
-func TestCustomResources(t *testing.T) { eachDatabase(t, testCustomResources) }
+func TestCustomResources(t *testing.T) { anyDatabase(t, testCustomResources) }
 
 func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir(), "--enable-crds")
@@ -334,7 +334,7 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 }
 
 // Namespaces and what is in them.
-func TestNamespaces(t *testing.T) { eachDatabase(t, testNamespaces) }
+func TestNamespaces(t *testing.T) { anyDatabase(t, testNamespaces) }
 
 func testNamespaces(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir(), "--enable-crds")

@@ -2,7 +2,7 @@ package tests
 
 import "testing"
 
-func TestPolicies(t *testing.T) { eachDatabase(t, testPolicies) }
+func TestPolicies(t *testing.T) { anyDatabase(t, testPolicies) }
 
 func testPolicies(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir())

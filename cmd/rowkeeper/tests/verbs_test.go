@@ -42,7 +42,7 @@ func (s *server) jsonpath(t testing.TB, name, path string) string {
 }
 
 // All of kubectl's verbs, as a user would try them one after another.
-func TestKubectlVerbs(t *testing.T) { eachDatabase(t, testKubectlVerbs) }
+func TestKubectlVerbs(t *testing.T) { anyDatabase(t, testKubectlVerbs) }
 
 func testKubectlVerbs(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir())
@@ -343,7 +343,7 @@ func testKubectlVerbs(t *testing.T, start func(string, ...string) *server) {
 }
 
 // One object in two versions, and watches that see writes made in the other one.
-func TestTwoVersions(t *testing.T) { eachDatabase(t, testTwoVersions) }
+func TestTwoVersions(t *testing.T) { anyDatabase(t, testTwoVersions) }
 
 func testTwoVersions(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir())
