@@ -183,7 +183,7 @@ func testManifests(t *testing.T) {
 			}
 		})
 	}
-	// What the comments in the overlays offer.
+	// These are the offers of the comments in the overlays.
 	for name, replace := range map[string][2]string{
 		"cert-manager": {"- ../../components/certs # or own-certificate, or cert-manager",
 			"- ../../components/cert-manager"},

@@ -33,7 +33,7 @@ var flunders = schema.GroupVersionResource{
 
 // extension is an extension API server that runs outside of the cluster.
 type extension struct {
-	// command is the program, and its flags besides those that say where it serves and for whom.
+	// command is the program, and its flags besides the ones that say where it serves and for whom.
 	command []string
 	// resource is one of its resources, whose objects have the kind and, unless it is nil, the
 	// spec.
@@ -388,9 +388,9 @@ func namespaceGone(t *testing.T, name string) {
 	})
 }
 
-// testServersGarbage deletes owners, in the background and in the foreground. An owner is of one
-// server, and its dependents are of the next one and of the cluster. Then it deletes an owner of
-// the cluster, whose dependents are of the servers.
+// testServersGarbage deletes owners, in the background and in the foreground. An owner belongs to
+// one server, and its dependents to the next one and to the cluster. Then it deletes an owner of
+// the cluster, whose dependents belong to the servers.
 func testServersGarbage(t *testing.T, servers []extension) {
 	ns := newNamespace(t)
 	configs := env.client.CoreV1().ConfigMaps(ns)

@@ -124,7 +124,8 @@ func testConversionWebhook(t *testing.T, start func(string, ...string) *server) 
 	})
 }
 
-// What is wrong is refused with the words of kube-apiserver, and what was there stays as it was.
+// Wrong objects are refused with the words of kube-apiserver, and the objects that were there stay
+// as they were.
 func TestBadDefinitionsAndObjects(t *testing.T) { anyDatabase(t, testBadDefinitionsAndObjects) }
 
 func testBadDefinitionsAndObjects(t *testing.T, start func(string, ...string) *server) {
@@ -196,7 +197,7 @@ func testBadDefinitionsAndObjects(t *testing.T, start func(string, ...string) *s
 	s.ok(t, "", "delete", "wg", "large")
 }
 
-// What is defined by one server is served by the others.
+// A kind that is defined by one server is served by the others.
 func TestDefinitionsOnReplicas(t *testing.T) { eachDatabase(t, testDefinitionsOnReplicas) }
 
 func testDefinitionsOnReplicas(t *testing.T, start func(string, ...string) *server) {

@@ -294,7 +294,7 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 			return strings.Contains(s.kubectl(t, widget("new", "note: also too long"), "create",
 				"--dry-run=server", "-f", "-").stderr, "Too long: may not be more than 3")
 		})
-		// What was stored before stays readable, and other fields can be changed.
+		// Objects that were stored before stay readable, and other fields can be changed.
 		for _, name := range []string{"two", "nay"} {
 			s.ok(t, "", "patch", "wg", name, "--type=merge", "-p", `{"spec":{"replicas":7}}`)
 			if got := s.read(t, "wg/"+name, ".spec.replicas"); got != "7" {

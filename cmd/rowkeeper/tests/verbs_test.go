@@ -161,7 +161,7 @@ func testKubectlVerbs(t *testing.T, start func(string, ...string) *server) {
 		if got := s.jsonpath(t, "ssa", ".spec.steps[?(@.name=='main')].command[2]"); got != "two" {
 			t.Errorf("the forced command is %q", got)
 		}
-		// What a manager no longer names and nobody else has, goes.
+		// A field that a manager no longer names, and nobody else has, goes.
 		s.ok(t, manifest("ssa", "two"), "apply", "--server-side", "--field-manager=second", "-f",
 			"-")
 		if got := s.jsonpath(t, "ssa", ".spec.steps[*].name"); got != "main" {

@@ -1,5 +1,5 @@
-// Package beside compares servers that need no cluster with upstream's. What runs on our server
-// elsewhere is run here on kube-apiserver with kube-controller-manager: the cases of
+// Package beside compares servers that need no cluster with upstream's. Tests that run on our
+// server elsewhere run here on kube-apiserver with kube-controller-manager: the cases of
 // pkg/garbagecollector and of pkg/support/test/rolestest. Time, CPU, random roles, and what
 // admission answers are compared, too.
 package beside

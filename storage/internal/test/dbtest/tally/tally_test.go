@@ -9,8 +9,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest/tally"
 )
 
-// What two test binaries append is counted together, and what did not run stands out with its
-// reason.
+// The entries of two test binaries are counted together, and a kind that did not run stands out
+// with its reason.
 func TestReportsAddUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "report")
 	for range 2 {
