@@ -29,9 +29,9 @@ const (
 // encrypted by keys that the transformers lack, nil for no encryption. A server would serve none of
 // these objects. It looks at the first ten objects of each resource, in up to twenty namespaces if
 // the group has no dot in its name. One damaged object is not the keys' fault: it takes the first
-// three of a directory that have one key, or all if there are fewer. An object that a key service
-// encrypted is taken for readable if the resource is encrypted at all, since the service may be
-// away for a moment.
+// three of a directory that have one key, or all if there are fewer. What a key service encrypted
+// is taken for readable if the resource is encrypted at all, since the service may be away for a
+// moment.
 //
 // Keys are prefix/group/resource/…, or prefix/resource/… for the core group. If the database does
 // not answer, nothing is checked.

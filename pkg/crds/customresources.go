@@ -56,10 +56,10 @@ type Options struct {
 	// if the definition is younger than 2 s, as in every cluster, so that all servers know the
 	// definition by the time when a client knows of the first object.
 	SingleServer bool
-	// Roles serves rbac.authorization.k8s.io. Roles then give rights besides the ones that the
-	// configuration's authorizer gives, if it has one. A user who has rights by that one alone
-	// gives them away with the rights to escalate and to bind. The members of system:masters, such
-	// as the server itself, may do everything.
+	// Roles serves rbac.authorization.k8s.io. Roles then give rights besides those that the
+	// configuration's authorizer gives, if it has one. Who has rights by that one alone gives them
+	// away with the rights to escalate and to bind. The members of system:masters, such as the
+	// server itself, may do everything.
 	Roles bool
 	// Authorizer makes the configuration's authorizer of the one by roles, if it is not what Roles
 	// says. It may be nil.
@@ -68,7 +68,7 @@ type Options struct {
 	// serves both, with the defaults of a cluster. The configuration's MaxRequestsInFlight and
 	// MaxMutatingRequestsInFlight together are then how many requests may be under way at a time.
 	PriorityAndFairness bool
-	// Services are the services that webhooks may name. Others are called by URL.
+	// Services are those that webhooks may name. Others are called by URL.
 	Services Services
 }
 
@@ -88,8 +88,8 @@ type Extension struct {
 	guard     *namespaceGuard
 }
 
-// Prepare changes a configuration before a server is made from it. Authentication, storage and
-// serving must be in the configuration already.
+// Prepare changes a configuration before a server is made from it. Who uses the server, what it is
+// stored in, and where it is served must be in the configuration already.
 func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, error) {
 	if o.Storage == nil || o.Store == nil {
 		return nil, errors.New("custom resources need a storage: set Options.Storage and " +
@@ -362,7 +362,7 @@ func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer,
 // rolesWithin is how long a server waits with being ready until the default roles are written.
 const rolesWithin = 10 * time.Second
 
-// addRoles writes the default roles, and fills roles that aggregate others. Writing may be refused,
+// addRoles writes the default roles, and fills those that aggregate others. Writing may be refused,
 // as by a webhook that calls back: then the server is ready without, and goes on trying.
 func (e *Extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 	aggregator, err := builtin.NewRoleAggregator(e.client.RbacV1(), e.informers.Rbac().V1())

@@ -15,7 +15,7 @@
 //
 //   - Range and RangeStream: keys and ranges, now or at a revision, with limit, count, sort orders
 //     and bounds of revisions. Every read is linearizable, also one that need not be. However many
-//     reads an answer takes, it shows one revision, and its header is that of the first read: a
+//     reads an answer takes, it is of one revision, and its header is that of the first read: a
 //     watch from there misses nothing.
 //   - Put, DeleteRange of one key, and Txn that changes one key at most. A transaction compares any
 //     keys and ranges. All parts of an answer have one revision. A transaction without a write
@@ -28,9 +28,9 @@
 //     response may be split at any event, since each revision has one event.
 //   - LeaseGrant, LeaseKeepAlive, LeaseRevoke, LeaseTimeToLive and LeaseLeases. A lease is a row of
 //     the database, and lasts by the database's clock. So every server of the database knows it,
-//     and it outlives them. A lease that lapsed while no server was there, or the database was
-//     away, has its whole time again, as after a change of etcd's leader. Elections and locks of
-//     etcd's client work across servers.
+//     and it outlives them. What lapsed while no server was there, or the database was away, has
+//     its whole time again, as after a change of etcd's leader. Elections and locks of etcd's
+//     client work across servers.
 //   - Compact, Status, MemberList (this server), Defragment (there is nothing to do), and Alarm
 //     (there is none). Authenticate and AuthStatus say that there are no users, so clients that
 //     have one go on without it. gRPC's own service Health answers probes.
@@ -50,7 +50,7 @@
 // that lapses or is revoked are deleted in the same way, and those of many leases together. No key
 // is attached to the lease meanwhile.
 //
-// The comparisons of a transaction with a write have at most 1.5 MiB: values, and keys, which count
+// What a transaction with a write compares has at most 1.5 MiB: values, and keys, which count
 // twice.
 //
 // A transaction that writes and reads is committed before it reads, at its own revision. If it
@@ -68,8 +68,7 @@
 // While the database is away, a watch waits for it. If the client requires a leader (the metadata
 // hasleader), its watches end with etcd's error for that after [ServerConfig.LeaderTimeout].
 //
-// All that clients make a server hold is bounded; limits.go says how. A call beyond that is
-// Unavailable.
+// What clients make a server hold is bounded; limits.go says how. What is beyond is Unavailable.
 //
 // # Small differences
 //

@@ -60,8 +60,8 @@ func (s *Server) connected() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// Close ends the calls of [Server.Gateway], and the calls that wait for locks and elections. All
-// others are for the gRPC server to end.
+// Close ends the calls of [Server.Gateway], and those that wait for locks and elections. All others
+// are for the gRPC server to end.
 func (s *Server) Close() {
 	i := &s.inside
 	i.mu.Lock()

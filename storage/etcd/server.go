@@ -27,7 +27,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// MaxRequestBytes is the greatest [ServerConfig.MaxRequestBytes]: no value is larger here.
+// MaxRequestBytes is the greatest [Config.MaxRequestBytes]: no value is larger here.
 const MaxRequestBytes = contract.MaxValueBytes
 
 // Version is the version of etcd whose API this is.
@@ -37,7 +37,7 @@ const Version = "3.7.3"
 type ServerConfig struct {
 	// Name is what MemberList calls this server. Default "rowkeeper".
 	Name string
-	// ClientURLs are the URLs that MemberList names.
+	// ClientURLs are those that MemberList names.
 	ClientURLs []string
 	// MaxRequestBytes bounds a request. Default and at most 1.5 MiB.
 	MaxRequestBytes int
@@ -47,19 +47,19 @@ type ServerConfig struct {
 	MaxStreamWatchers int64
 
 	// The next five bound what the clients of all servers of a [Process] have together. Half of
-	// each is divided among the servers, and the other half is for servers that need more.
+	// each is divided among the servers, and the other half is for those that need more.
 
 	// MaxConnections bounds the connections that are counted by [Server.Connect], and MaxStreams
-	// the calls that last: streams of watches, and streams that keep leases alive. A kube-apiserver
+	// the calls that last: streams of watches, and those that keep leases alive. A kube-apiserver
 	// has one of each for every resource. Default 10,000, or 500 for each store if that is more.
 	MaxConnections, MaxStreams int64
-	// MaxCalls bounds the other calls in flight. Default 5,000, or one for each MiB of Memory if
+	// MaxCalls bounds the other calls in flight. Default 5,000, or one for each MiB of [Memory] if
 	// that is less.
 	MaxCalls int64
 	// MaxWatchers bounds the watches. Default 100,000.
 	MaxWatchers int64
 	// MaxAnswerBytes bounds the answers that are made and not sent yet. Those that are being made
-	// count twice. Default 2 GiB, or a quarter of Memory if that is less.
+	// count twice. Default 2 GiB, or a quarter of [Memory] if that is less.
 	MaxAnswerBytes int64
 
 	// MaxConcurrentStreams bounds the calls that a connection may have at a time. Default 10,000.
@@ -77,8 +77,7 @@ type ServerConfig struct {
 	// Logger takes what nobody is left to be told. Default: that of [slog.Default].
 	Logger *slog.Logger
 
-	// Memory is how many bytes of memory the process has. Default: what GOMEMLIMIT says, or its
-	// control group, or the machine, whichever is least.
+	// Memory is what the process has. Default: [Memory].
 	Memory int64
 
 	// workers is how many goroutines a server keeps for calls.

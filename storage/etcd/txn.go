@@ -31,9 +31,9 @@ import (
 // other writer can come between. If they come out otherwise by then, all is read again. A key that
 // changes all the time delays only a transaction whose branch it changes.
 //
-// The ranges of the same transaction are read at the write's revision, or the one before it, as
-// they come after or before the write. The history is dense, so the revision before is the state
-// that the write found.
+// What is read in the same transaction is read at the write's revision, or the one before it, as it
+// comes after or before the write. The history is dense, so the revision before is the state that
+// the write found.
 //
 // kube-apiserver compares the key's revision with one that it knows. Then the first read is left
 // out: the write is tried with that expectation, and only if it is refused is the key read.

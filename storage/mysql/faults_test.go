@@ -153,7 +153,7 @@ func holdLock(tb testing.TB, db *sql.DB) *sql.Conn {
 	return c
 }
 
-// TestLostConnections cuts the connection at each point of a commit. The answer to the writer
+// TestLostConnections cuts the connection at each point of a commit. What the writer is told
 // afterwards is true.
 func TestLostConnections(t *testing.T) {
 	type outcome int
@@ -196,8 +196,7 @@ func TestLostConnections(t *testing.T) {
 				} else {
 					wantClass(t, err, contract.Unknown)
 				}
-				// A session that waits for the lock gets it, also if the client is gone without a
-				// trace.
+				// Whoever waits for the lock gets it, also if the client is gone without a trace.
 				other := mustPut(t, direct, "after")
 				r, err := contract.ResolveGroup(t.Context(), b, g.Token, seen)
 				if err != nil {

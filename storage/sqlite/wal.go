@@ -52,8 +52,8 @@ func (b *backend) committed(c *sqlite3.Conn) {
 func (b *backend) copySoon() {
 	ctx, cancel := b.timeout(context.Background())
 	defer cancel()
-	// Trouble with the log is logged. Trouble before that also ends the next commit, after which
-	// this is tried again.
+	// What goes wrong with the log is logged. What goes wrong before that also ends the next
+	// commit, after which this is tried again.
 	_ = b.on(ctx, b.commits, func(c *sqlite3.Conn) error {
 		b.copyLog(c)
 		return nil
@@ -96,10 +96,10 @@ func (b *backend) copyLog(c *sqlite3.Conn) {
 // syncLog makes durable what the write-ahead log of a file shows, as a connection has found it.
 //
 // SQLite writes a commit to the log, waits for the disk, and shows it then. If the process is
-// killed in between, the commit is in the operating system's memory. The next process that opens
-// the file counts it when it recovers the log, and SQLite does not wait for the disk then. A power
-// failure would undo what was shown, and an update that changes nothing would have been
-// acknowledged by it. So nothing is answered before this has succeeded.
+// killed in between, the commit is in the operating system's memory. Whoever opens the file next
+// counts it when the log is recovered, and SQLite does not wait for the disk then. A power failure
+// would undo what was shown, and an update that changes nothing would have been acknowledged by it.
+// So nothing is answered before this has succeeded.
 func syncLog(wal string) error {
 	f, err := os.OpenFile(wal, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrPermission) {

@@ -134,8 +134,7 @@ func (r Roles) RulesOf(ctx context.Context, ref rbacv1.RoleRef,
 		"and is %q", ref.Kind))
 }
 
-// Authorize is an authorizer.AuthorizerFunc. A role that cannot be read allows nothing, and is an
-// error.
+// Authorize is an authorizer.AuthorizerFunc. What cannot be read allows nothing, and is an error.
 func (r Roles) Authorize(ctx context.Context,
 	a authorizer.Attributes) (authorizer.Decision, string, error) {
 	by := ""
@@ -179,8 +178,8 @@ func (r Roles) RulesFor(ctx context.Context, u user.Info,
 // mostRules is how many rules a refusal names.
 const mostRules = 10
 
-// CheckGrant refuses that a user gives rules away in a namespace that they do not have there. A
-// role that cannot be read is an error, too.
+// CheckGrant refuses that a user gives rules away in a namespace that they do not have there. What
+// cannot be read is an error, too.
 func (r Roles) CheckGrant(ctx context.Context, resource schema.GroupResource, name string,
 	u user.Info, namespace string, rules []rbacv1.PolicyRule) error {
 	own, roles, err := r.rulesFor(ctx, u, namespace)

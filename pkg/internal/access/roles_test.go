@@ -14,7 +14,7 @@ import (
 )
 
 // source has roles by "name" or "namespace/name", and bindings by namespace, which is empty for
-// bindings that hold everywhere.
+// those that hold everywhere.
 type source struct {
 	roles    map[string][]rbacv1.PolicyRule
 	bindings map[string][]bound
@@ -132,7 +132,7 @@ func TestRoles(t *testing.T) {
 		request authorizer.AttributesRecord
 		want    bool
 	}{
-		// These hold everywhere, beside a role that is missing.
+		// What holds everywhere, beside a role that is missing.
 		{jane, on("list", "", "", "configmaps", ""), true},
 		{jane, on("get", "c", "", "configmaps", "x"), true},
 		{jane, on("get", "c", "", "configmaps/status", "x"), false},
@@ -143,7 +143,7 @@ func TestRoles(t *testing.T) {
 		{jane, path("get", "/logs/"), true},
 		{jane, path("get", "/logs"), false},
 		{jane, path("post", "/metrics"), false},
-		// These hold in one namespace, by a role of it and by one of the cluster.
+		// What holds in one namespace, by a role of it and by one of the cluster.
 		{jane, on("delete", "a", "", "configmaps", "two"), true},
 		{jane, on("delete", "a", "", "configmaps", "three"), false},
 		{jane, on("deletecollection", "a", "", "configmaps", ""), false},
@@ -187,7 +187,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// A user whose roles cannot be read is not told that they have none.
+// Who could not be found to have a role because the roles cannot be read is not told that they have
+// none.
 func TestRolesThatCannotBeRead(t *testing.T) {
 	away := errors.New("the database is away")
 	bindings := map[string][]bound{"": {{"ClusterRole", "all", subject("User", "", "jane")}}}

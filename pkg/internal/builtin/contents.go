@@ -43,8 +43,8 @@ type NamespaceController struct {
 	settle time.Duration
 }
 
-// A namespace that has objects left is looked at again after firstRetry at first, and after at most
-// lastRetry in the end.
+// What is left in a namespace is looked for again after this time at first, and after at most this
+// time in the end.
 const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 5 * time.Second
@@ -77,8 +77,8 @@ func NewNamespaceController(client kubernetes.Interface, metadata metadata.Inter
 	}
 	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look,
 		UpdateFunc: func(before, after any) {
-			// A change of the status, which this controller has made, is no reason to look again at
-			// once.
+			// A change of the status, which is of this controller's making, is no reason to look
+			// again at once.
 			a, b := before.(*corev1.Namespace), after.(*corev1.Namespace)
 			if a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
 				!slices.Equal(a.Spec.Finalizers, b.Spec.Finalizers) ||
@@ -147,8 +147,7 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 		return err == nil, err
 	}
 	if len(n.Spec.Finalizers) == 0 && len(n.Finalizers) == 0 {
-		// The server that removed the last finalizer, or was asked for the deletion, did not get to
-		// the end.
+		// Whoever removed the last finalizer, or asked for the deletion, did not get to the end.
 		return c.end(ctx, n)
 	}
 	if !slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes) {
@@ -236,8 +235,8 @@ func (c *NamespaceController) end(ctx context.Context, n *corev1.Namespace) (don
 	return false, err
 }
 
-// resources are the resources that namespaces have objects of. They come together with an error if
-// some groups cannot say what they have.
+// resources are those that namespaces have objects of. They come together with an error if some
+// groups cannot say what they have.
 func (c *NamespaceController) resources(
 	ctx context.Context) ([]schema.GroupVersionResource, error) {
 	server := discovery.ToServerResourcesInterfaceWithContext(c.client.Discovery())
@@ -318,7 +317,8 @@ func listPage(ctx context.Context, objects metadata.ResourceInterface,
 
 // deletePage deletes objects that were listed. Beside a restore, which brings back objects with
 // their UIDs, what remains is the moment after the namespace was read: if the restore brings back
-// both within it, the objects of this page are deleted. Stop the servers first to exclude that.
+// both within it, the objects of this page are deleted. Whoever wants to exclude that stops the
+// servers first.
 func (c *NamespaceController) deletePage(ctx context.Context, objects metadata.ResourceInterface,
 	listed []metav1.PartialObjectMetadata, n *corev1.Namespace) error {
 	// The namespace is looked at after the list: if it is the same then, all that was listed is in
@@ -409,10 +409,10 @@ func (c *NamespaceController) report(ctx context.Context, n *corev1.Namespace,
 	return err
 }
 
-// SystemNamespaces are the namespaces that are always there.
+// SystemNamespaces are those that are always there.
 var SystemNamespaces = []string{metav1.NamespaceDefault, metav1.NamespaceSystem}
 
-// CreateSystemNamespaces creates the missing ones.
+// CreateSystemNamespaces creates those that are missing.
 func CreateSystemNamespaces(ctx context.Context, client kubernetes.Interface) error {
 	for _, name := range SystemNamespaces {
 		_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})

@@ -24,7 +24,7 @@ import (
 // error. It writes what it can, and returns all that it could not.
 func WriteDefaultPriorities(ctx context.Context,
 	client flowcontrolclient.FlowcontrolV1Interface) error {
-	// A list that is a little old is good enough, and costs the database nothing.
+	// What is a little old is good enough, and costs the database nothing.
 	cached := metav1.ListOptions{ResourceVersion: "0"}
 	levels, err := client.PriorityLevelConfigurations().List(ctx, cached)
 	if err != nil {

@@ -112,9 +112,9 @@ func markDefault(m *metav1.ObjectMeta) {
 	m.Annotations = map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"}
 }
 
-// WriteDefaultRoles creates the default roles and bindings that are missing, and gives the others
-// the rules and subjects that they lack. It takes nothing away, and leaves alone what has the
-// annotation rbac.authorization.kubernetes.io/autoupdate: "false". It writes what it can, and
+// WriteDefaultRoles creates the default roles and bindings that are missing, and gives those that
+// are there the rules and subjects that they lack. It takes nothing away, and leaves alone what has
+// the annotation rbac.authorization.kubernetes.io/autoupdate: "false". It writes what it can, and
 // returns all that it could not.
 func WriteDefaultRoles(client rbacclient.RbacV1Interface) error {
 	var errs []error

@@ -167,8 +167,8 @@ func (r *namespaceREST) Delete(ctx context.Context, name string, validate rest.V
 	if len(terminating.Spec.Finalizers) > 0 || len(terminating.Finalizers) > 0 {
 		return terminating, false, nil
 	}
-	// The version that has just been seen without finalizers is deleted, and no other. The client's
-	// own conditions held in the first step, which has changed the version.
+	// What has just been seen without finalizers is deleted, and nothing else. The client's own
+	// conditions held in the first step, which has changed the version.
 	o = o.DeepCopy()
 	o.Preconditions = metav1.NewPreconditionDeleteOptions(string(terminating.UID)).Preconditions
 	o.Preconditions.ResourceVersion = &terminating.ResourceVersion

@@ -61,7 +61,7 @@ func checkConditionTypes(types []string) (errs field.ErrorList) {
 	return errs
 }
 
-// resetFields are the fields that a client cannot set, and so does not own.
+// resetFields are those that a client cannot set, and so does not own.
 type resetFields struct {
 	version schema.GroupVersion
 	fields  []string
@@ -72,8 +72,8 @@ func (f resetFields) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return status.Fields([]schema.GroupVersion{f.version}, f.fields...)
 }
 
-// subresource is what can be updated of an object on its own, such as its status. The strategy of
-// the store says what may change.
+// subresource is what can be updated of an object on its own, such as its status. What may change
+// is for the strategy of the store to say.
 type subresource struct{ store *genericregistry.Store }
 
 var (

@@ -179,9 +179,9 @@ func noteConditions(expressions sets.Set[string], conditions []admissionv1.Match
 	}
 }
 
-// checkHookConditions checks the conditions under which a webhook is called. Their cost is bounded
-// when they are evaluated. Expressions that were stored before are not compiled again, so that a
-// configuration stays writable if a later compiler is stricter.
+// checkHookConditions checks the conditions under which a webhook is called. What they may cost is
+// bounded when they are evaluated. Expressions that were stored before are not compiled again, so
+// that a configuration stays writable if a later compiler is stricter.
 func checkHookConditions(path *field.Path, conditions []admissionv1.MatchCondition,
 	stored sets.Set[string]) field.ErrorList {
 	return checkConditions(path, conditions,

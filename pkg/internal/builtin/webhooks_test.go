@@ -95,7 +95,7 @@ func TestWebhookMatchConditions(t *testing.T) {
 		})
 	}
 
-	// A condition that was stored before conditions were checked does not stand in the way of other
+	// What was stored before the conditions were checked does not stand in the way of other
 	// changes.
 	before := conditions("object.")
 	if errs := mutatingWebhooks.validate(mutating(before), mutating(before)); errs != nil {

@@ -246,9 +246,9 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TestDeletedSecret: a new authority comes, made by a replica that runs or by one that starts.
-// Certificates that were signed before are trusted on, also by an API server that has not heard of
-// the new authority. After an hour the old authority is gone.
+// TestDeletedSecret: a new authority comes, made by a replica that runs or by one that starts. What
+// was signed before is trusted on, also by an API server that has not heard of the new authority.
+// After an hour the old authority is gone.
 func TestDeletedSecret(t *testing.T) {
 	for name, first := range map[string]func(*cluster, *Rotator) *Rotator{
 		"a replica that runs":   func(_ *cluster, running *Rotator) *Rotator { return running },

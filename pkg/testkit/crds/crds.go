@@ -13,8 +13,8 @@
 // installs a project's definitions and webhooks as before. Servers with groups of Go types have
 // them besides with [Extension].
 //
-// The documentation of package crds says which parts of the core API are served. Everything in the
-// test kit works as for other servers: databases, snapshots, users.
+// What is served of the core API is in the documentation of package crds. Everything in the test
+// kit works as for other servers: databases, snapshots, users.
 package crds
 
 import (

@@ -122,7 +122,7 @@ func TestDefinitionInReservedGroup(t *testing.T) {
 	}
 }
 
-// Roles give rights besides the ones that an author's authorizer gives.
+// Roles give rights besides those that an author's authorizer gives.
 func TestRolesBesideOwnRights(t *testing.T) {
 	read := rbacv1.PolicyRule{Verbs: []string{"list"}, APIGroups: []string{""},
 		Resources: []string{"configmaps"}}

@@ -124,7 +124,7 @@ func (in *Import) end(st State) State {
 // ErrNotEmpty refuses to import into a store that has keys.
 var ErrNotEmpty = errors.New("the store is not empty")
 
-// Valid returns what is wrong with a record that follows one at the given revision, if it could not
+// Valid returns what is wrong with a record that Follows one at the given revision, if it could not
 // have been written by a store whose head was at head.
 func (r *Record) Valid(after, head Revision, limits Limits) error {
 	switch {

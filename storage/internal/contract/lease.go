@@ -21,8 +21,8 @@ import (
 //
 // Leases outlive an outage. While the database is away, or no process runs, nobody can renew a
 // lease, and its holder may well be alive. So a process ends a lease only if it has itself served
-// the store, without a gap, for as long as the lease was granted for; see [Served]. The client that
-// has held the lease could have renewed it in all that time, by that process. After an outage every
+// the store, without a gap, for as long as the lease was granted for; see [Served]. Whoever has
+// held the lease could have renewed it in all that time, by that process. After an outage every
 // lease has its whole time again, as etcd gives it to leases when a new leader begins.
 //
 // Nothing of that is written, and processes need not agree on it:
@@ -146,7 +146,7 @@ func RenewLeases(ctx context.Context, b Backend, leases []Lease,
 type Ended struct{ Now, Before []Lease }
 
 // EndLeases marks the leases that have lapsed as ended, or all leases if they are revoked. It
-// returns the leases that have ended, and the state before it.
+// returns those that have ended, and the state before it.
 func EndLeases(ctx context.Context, b Backend, leases []Lease, revoked bool,
 	served *Served) (ended Ended, st State, err error) {
 	began := time.Now()

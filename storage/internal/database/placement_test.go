@@ -245,8 +245,7 @@ func TestMoveLosesNothing(t *testing.T) {
 	}
 	x.close(db)
 	x.move("fast", 0)
-	// Objects that are there are never recorded as copies, which an interrupted move leaves to be
-	// deleted.
+	// What is there is never recorded as copies, which an interrupted move leaves to be deleted.
 	log, err := x.backend("").Tail(t.Context(), head+1, 100, contract.PrevOfDeletions)
 	if err != nil {
 		t.Fatal(err)
@@ -376,7 +375,7 @@ func (d aDatabase) recordOf(store *Store) (record, placement) {
 }
 
 // TestStoreForIsOfOneStore: two stores do not keep the objects of a resource in the same third one.
-// The server that came first is not disturbed, and the one that came later is told what to do.
+// Who came first is not disturbed, and who came later is told what to do.
 func TestStoreForIsOfOneStore(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		x := withStores(t, d)
@@ -445,7 +444,7 @@ func TestStoreForIsOfOneStore(t *testing.T) {
 		remove(t, pods(t, store), "a")
 		remove(t, pods(t, store), "c")
 		x.close(store)
-		// The objects that the dropped store has left do not belong to it any more.
+		// What the dropped store has left does not belong to it any more.
 		x.refused("fast", "objects of pods that it was not given")
 		x.move("fast", 0)
 		store = x.open("fast")
@@ -456,7 +455,7 @@ func TestStoreForIsOfOneStore(t *testing.T) {
 }
 
 // TestClaimOfStore: a claim keeps others from a store, and nobody from serving what was served
-// before. The next claim goes on with it, even if another process has left it behind.
+// before. Who claims goes on with it, even if it was left behind by another process.
 func TestClaimOfStore(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		x := withStores(t, d)

@@ -294,7 +294,7 @@ func (j *judge) checkTables(v memdb.Version, st contract.State) {
 			j.declare(token, st)
 		}
 	}
-	// The readable rows have to be there.
+	// What can be read has to be there.
 	have := map[contract.Revision]bool{}
 	for _, r := range v.Log(0) {
 		have[r.Revision] = true
@@ -602,8 +602,8 @@ func (j *judge) written(o *op, done contract.Outcome, err error) {
 	case errors.Is(err, contract.ErrUnknownOutcome):
 		return
 	case errors.As(err, &conflict):
-		// It finds the state before the group. The first one of the group that expects the same may
-		// have changed it.
+		// What it finds is the state before the group. The first one of the group that expects the
+		// same may have changed it.
 		found := func(is func(contract.Revision) bool) bool {
 			return j.some(o, func(m *moment) bool {
 				l, _ := m.v.Live(o.m.Key)
@@ -635,7 +635,7 @@ func (j *judge) written(o *op, done contract.Outcome, err error) {
 	}
 }
 
-// met tells whether a condition is met, none of whose comparisons is about a value.
+// met tells whether a condition is met, of which no comparison is of a value.
 func met(c *contract.Condition, live []contract.Record) bool {
 	return c.Met(func(c *contract.Comparison) bool {
 		some, misfit := false, false
