@@ -48,15 +48,15 @@ FAST = $(strip sqlite $(ROWKEEPER_TEST_ONLY) $(ROWKEEPER_TEST_REQUIRE))
 
 .PHONY: test
 test: export ROWKEEPER_TEST_ONLY := $(FAST)
-test: ## run the fast tests on SQLite, in 8 minutes on two busy cores; says at the end on which databases they ran
+test: ## run the fast tests on SQLite, in 6 to 12 minutes on two cores; says at the end on which databases they ran
 	@echo "The fast tests: go test $(strip -short $(TESTFLAGS) $(PACKAGES)) on $(ROWKEEPER_TEST_ONLY)."
-	@echo "All packages (./...) took 8 minutes on two busy cores. make test-all runs all tests."
+	@echo "All packages (./...) take 6 to 12 minutes on two cores. make test-all runs all tests."
 	$(call run,-short)
 
 .PHONY: test-all
 test-all: ## run all tests, on SQLite and every other database that can be had; says at the end which these were
 	@echo "All tests: go test $(strip $(TESTFLAGS) $(PACKAGES)) on SQLite and every other database that can be had here."
-	@echo "All packages (./...) took 31 minutes on two busy cores with four databases."
+	@echo "All packages (./...) take 26 to 40 minutes on two cores with four databases."
 	$(call run,)
 
 .PHONY: test-versions

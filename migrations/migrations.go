@@ -224,8 +224,8 @@ func (s Set) up(ctx context.Context, db *sql.DB, locker lock.SessionLocker) ([]M
 	return applied, err
 }
 
-// Status lists the migrations of the set and those that the database has besides, by version. It
-// changes nothing.
+// Status lists the migrations of the set, and the ones that the database has besides, by version.
+// It changes nothing.
 func Status(ctx context.Context, db *sql.DB, s Set) ([]Migration, error) {
 	list, err := s.known()
 	if err != nil {

@@ -50,8 +50,8 @@ func ReadBackup(r io.Reader, progress Progress) (Backup, error) {
 
 // RestoreBackup makes a backup the content of the database, which may be of another kind than the
 // one that it was made of. Objects keep their UIDs, and the times at which they expire. They keep
-// their resourceVersions, too, unless the backup is of another store (see Backup.Store) and this
-// database has ever been written: then its clients may know the same resourceVersions of other
+// their resourceVersions, too, unless the backup comes from another store (see Backup.Store) and
+// this database has ever been written: then its clients may know the same resourceVersions of other
 // objects, and all of them get new ones, greater than any before.
 //
 // The backup is read twice: first to check that it is whole. Then everything is replaced in one

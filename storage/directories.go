@@ -9,9 +9,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// directories are those that stores of this database use, each with the codec that writes there.
-// Stores that share a directory, such as one for each served version, have the same codec. With two
-// codecs, they would write over one another's objects in forms that the other may not know.
+// directories are the directories that stores of this database use, each with the codec that writes
+// there. Stores that share a directory, such as one for each served version, have the same codec.
+// With two codecs, they would write over one another's objects in forms that the other may not
+// know.
 type directories struct {
 	mu  sync.Mutex
 	use map[contract.Key]*directoryUse

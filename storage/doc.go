@@ -13,7 +13,7 @@
 //	getter, err := storage.NewRESTOptionsGetter(store, storage.RESTOptions{Codec: codec, EncodeVersioner: versioner})
 //	config.RESTOptionsGetter = getter
 //
-// The drivers are in packages of their own, so that a program links those that it names.
+// The drivers are in packages of their own, so that a program links the ones that it names.
 //
 // A [Store] stands on a store of storage/internal/database, which knows keys and values. There it
 // is opened, moved and backed up. This package adds the objects. storage/etcd serves the same

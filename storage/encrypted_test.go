@@ -131,7 +131,7 @@ func TestCheckEncryptionOfManyNamespaces(t *testing.T) {
 	if err := store.CheckEncryption(t.Context(), "", nil); err != nil {
 		t.Error(err)
 	}
-	// What comes after them is.
+	// The object after them is.
 	put("volumes/a", fakeSeal("aesgcm", "one", ""))
 	if err := store.CheckEncryption(t.Context(), "", nil); err == nil ||
 		!strings.Contains(err.Error(), "/registry/volumes") {

@@ -160,7 +160,7 @@ func statusError(resource schema.GroupResource, code int32, reason metav1.Status
 	}}
 }
 
-// Clients match the texts of these three, so they are those that every API server sends.
+// Clients match the texts of these three, so they are the texts that every API server sends.
 const (
 	listExpired     = "The resourceVersion for the provided list is too old."
 	watchExpired    = "The resourceVersion for the provided watch is too old."

@@ -35,7 +35,7 @@ type Config struct {
 	// for every new connection to a server, which logs in with the user and the password that it
 	// names; nothing else in it may differ from URL.
 	URLNow func() (string, error)
-	// Drivers are the kinds of databases that the URL may name. A program links those that it
+	// Drivers are the kinds of databases that the URL may name. A program links the drivers that it
 	// lists, and no others.
 	Drivers []Driver
 	// Store names the store in the database. Each store has objects, revisions and a history of its
@@ -145,7 +145,7 @@ func (s *Store) CurrentRevision(ctx context.Context) (int64, error) {
 func (s *Store) CompactedRevision() int64 { return s.db.CompactedRevision() }
 
 // Compact gives up the history before the revision, beyond what the policy in Config does by
-// itself. What it frees is removed in the background.
+// itself. The rows that it frees are removed in the background.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	return s.db.Compact(ctx, revision)
 }

@@ -14,10 +14,10 @@ import (
 // when it is first used, and closed when nobody has used it for a minute. The stores share
 // connections.
 //
-// What expires in a closed store is deleted soon after its time, and what it has to compact is
-// compacted once that may be: the pool opens the store again then, for a minute. It knows what is
-// due from the time when it closed the store. A store that it has not opened yet costs nothing, and
-// nothing of it is deleted. A store in memory stays open, since it would be gone.
+// A key that expires in a closed store is deleted soon after its time, and history is compacted
+// once that may be: the pool opens the store again then, for a minute. It knows what is due from
+// the time when it closed the store. A store that it has not opened yet costs nothing, and nothing
+// of it is deleted. A store in memory stays open, since it would be gone.
 type StorePool struct {
 	pool *database.StorePool
 	log  *slog.Logger

@@ -174,7 +174,7 @@ func (r *objectStore) read(ctx context.Context,
 }
 
 // commit writes one mutation. If somebody else was faster, or nothing proves any more that what was
-// read is of this history, the error is a *contract.ConflictError: it has to be read again.
+// read belongs to this history, the error is a *contract.ConflictError: it has to be read again.
 func (r *objectStore) commit(ctx context.Context, verb string, m contract.Mutation) (contract.Revision, error) {
 	revision, err := ask(ctx, r, verb, func() (contract.Revision, error) {
 		return r.mvcc.Commit(ctx, m)

@@ -18,7 +18,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/rowkeeper/rowkeeper/hack/bench/internal/report"
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/document"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/runner"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/target"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/workload"
@@ -329,7 +329,7 @@ func write(o options, results *runner.Results) error {
 	if len(results.Results) == 0 {
 		return nil
 	}
-	plots := report.Plots(results)
+	plots := document.Plots(results)
 	for _, p := range plots {
 		if err := os.WriteFile(filepath.Join(o.out, p.File), []byte(p.Chart.SVG()),
 			0o644); err != nil {
@@ -341,7 +341,7 @@ func write(o options, results *runner.Results) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(o.out, "RESULTS.md"),
-		[]byte(report.Markdown(results, plots, string(findings))), 0o644)
+		[]byte(document.Markdown(results, plots, string(findings))), 0o644)
 }
 
 func list(w io.Writer) error {

@@ -359,8 +359,8 @@ func testVersions(t *testing.T) {
 	}
 }
 
-// testSubresources uses those that are more than a part of an object through the front door: one
-// that takes a kind and returns another, one of autoscaling/v1, and a stream.
+// testSubresources uses subresources that are more than a part of an object through the front door:
+// one that takes a kind and returns another, one of autoscaling/v1, and a stream.
 func testSubresources(t *testing.T) {
 	ns := newNamespace(t)
 	create(t, ns, pipeline("a"))

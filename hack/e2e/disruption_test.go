@@ -352,7 +352,7 @@ func (l *load) compare(last uint64) {
 		l.retried, len(l.streams), len(first), interruptions, gaps)
 }
 
-// inGap tells whether a version is one of those that a watcher was told to have lost.
+// inGap tells whether a watcher was told to have lost a version.
 func (s *stream) inGap(version uint64) bool {
 	return slices.ContainsFunc(s.gaps, func(g gap) bool {
 		return g.after < version && version <= g.upTo

@@ -61,7 +61,7 @@ func install(t *testing.T, overlay string) *installation {
 	if err := os.CopyFS(i.dir, os.DirFS("../../deploy")); err != nil {
 		t.Fatal(err)
 	}
-	// What somebody has made there on his own is none of the test's business.
+	// Objects that somebody else has made there are none of the test's business.
 	for _, left := range []string{"components/certs/*.crt", "components/certs/*.key",
 		"overlays/*/database/password"} {
 		files, err := filepath.Glob(filepath.Join(i.dir, left))

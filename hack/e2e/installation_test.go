@@ -27,7 +27,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
@@ -183,7 +183,7 @@ func testManifests(t *testing.T) {
 			}
 		})
 	}
-	// What the comments in the overlays offer.
+	// These are the offers of the comments in the overlays.
 	for name, replace := range map[string][2]string{
 		"cert-manager": {"- ../../components/certs # or own-certificate, or cert-manager",
 			"- ../../components/cert-manager"},
@@ -374,7 +374,7 @@ func testClusterAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	certs := filepath.Join(env.installation.dir, "components", "certs")
-	server, err := process.Start(process.Spec{
+	server, err := executable.Start(executable.Spec{
 		Name: "outside", Env: os.Environ(), Dir: dir, Logs: env.Logs(),
 		Command: []string{
 			env.rowkeeper(), "serve", "--kubeconfig", kubeconfig, "--database", "memory:",

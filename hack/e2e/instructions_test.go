@@ -77,7 +77,7 @@ func (i *installation) execute(t *testing.T, command string) string {
 	root := filepath.Dir(i.dir)
 	switch words[0] {
 	case "make":
-		// What it makes is there, since these tests are a target that needs it; so it is only
+		// Its results are there, since these tests are a target that needs it; so it is only
 		// checked that there are such targets.
 		cmd := exec.CommandContext(t.Context(), "make",
 			append([]string{"--dry-run"}, words[1:]...)...)
@@ -96,7 +96,7 @@ func (i *installation) execute(t *testing.T, command string) string {
 			write(t, filepath.Join(root, file), content)
 		}
 	case "crane":
-		// Where it would push the image to is not there. What it would push must be.
+		// Where it would push the image to is not there. The image that it would push must be.
 		if _, err := os.Stat(filepath.Join("../..", words[2], "index.json")); words[1] != "push" ||
 			err != nil {
 			t.Errorf("%q: %v", command, err)

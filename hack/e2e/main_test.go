@@ -26,6 +26,7 @@ var (
 		"in cluster/, the image in image/")
 	workFlag = flag.String("work", "", "directory for logs and data, which then are kept; a "+
 		"temporary one by default")
+	throughputFlag = flag.Bool("throughput", false, "measure requests through the front door, too")
 )
 
 // env is what all tests share: a cluster with a node, and the way to it.

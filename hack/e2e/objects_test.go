@@ -159,7 +159,7 @@ func testAudit(t *testing.T) {
 	}
 }
 
-// auditEvents are those that the replicas have printed.
+// auditEvents are the events that the replicas have printed.
 func auditEvents(t *testing.T) []auditv1.Event {
 	t.Helper()
 	var events []auditv1.Event

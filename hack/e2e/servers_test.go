@@ -22,7 +22,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/verify/readme"
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
@@ -33,7 +33,7 @@ var flunders = schema.GroupVersionResource{
 
 // extension is an extension API server that runs outside of the cluster.
 type extension struct {
-	// command is the program, and its flags besides those that say where it serves and for whom.
+	// command is the program, and its flags besides the ones that say where it serves and for whom.
 	command []string
 	// resource is one of its resources, whose objects have the kind and, unless it is nil, the
 	// spec.
@@ -70,7 +70,7 @@ func startExtension(t *testing.T, e extension) (pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	running, err := process.Start(process.Spec{
+	running, err := executable.Start(executable.Spec{
 		Name: name, Env: os.Environ(), Dir: dir, Logs: env.Logs(),
 		Command: append(slices.Clone(e.command),
 			"--bind-address="+cluster.Host, fmt.Sprintf("--secure-port=%d", port),
@@ -330,7 +330,7 @@ func TestController(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	running, err := process.Start(process.Spec{
+	running, err := executable.Start(executable.Spec{
 		Name: "my-controller", Env: os.Environ(), Dir: dir, Logs: env.Logs(),
 		Command: []string{filepath.Join(dir, "my-controller"), "--kubeconfig=" + kubeconfig,
 			"--health-probe-bind-address=0"},
@@ -388,9 +388,9 @@ func namespaceGone(t *testing.T, name string) {
 	})
 }
 
-// testServersGarbage deletes owners, in the background and in the foreground. An owner is of one
-// server, and its dependents are of the next one and of the cluster. Then it deletes an owner of
-// the cluster, whose dependents are of the servers.
+// testServersGarbage deletes owners, in the background and in the foreground. An owner belongs to
+// one server, and its dependents to the next one and to the cluster. Then it deletes an owner of
+// the cluster, whose dependents belong to the servers.
 func testServersGarbage(t *testing.T, servers []extension) {
 	ns := newNamespace(t)
 	configs := env.client.CoreV1().ConfigMaps(ns)

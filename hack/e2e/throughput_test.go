@@ -46,6 +46,9 @@ type result struct {
 // testThroughput measures requests through the front door, to Rowkeeper and to upstream's
 // sample-apiserver on an etcd in turn. It checks nothing but that no request fails.
 func testThroughput(t *testing.T) {
+	if !*throughputFlag {
+		t.Skip("it measures, with the flag -throughput")
+	}
 	ns := newNamespace(t)
 	storage, err := env.StartEtcd(t.Context(), "comparison")
 	if err != nil {

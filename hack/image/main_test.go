@@ -82,7 +82,7 @@ func TestRegistry(t *testing.T) {
 			t.Fatalf("%s: %v", arch, err)
 		}
 		check(t, pulled, arch)
-		// What a Docker engine loads from a file is the same.
+		// A Docker engine loads the same from a file.
 		loaded, err := tarball.ImageFromPath(filepath.Join(dir, "rowkeeper-linux-"+arch+".tar"),
 			nil)
 		if err != nil {

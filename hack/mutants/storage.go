@@ -138,7 +138,7 @@ var storage = []mutant{
 	{breaks: "errors", what: "a compacted watch is an internal error", file: "storage/watch.go",
 		old: "errors.Is(err, contract.ErrCompacted)", new: "errors.Is(err, contract.ErrClosed)",
 		in: "storage"},
-	// What the simulation does not look at, or finds too rarely.
+	// Faults that the simulation does not look at, or finds too rarely.
 	{breaks: "I6", what: "an era does not end", file: "storage/internal/mvcc/hub.go",
 		old: "	h.era++", new: "", in: core, tests: "TestQueuedOverAnEpoch"},
 	{breaks: "I7", what: "a sweep is carried out in another history",

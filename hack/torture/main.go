@@ -302,8 +302,8 @@ func row(o options, r *scenario.Result) report.Row {
 	if o.namespaces > 0 {
 		name += fmt.Sprintf(", in %d namespaces", o.namespaces)
 	}
-	// What decides how much is asked for is told unless it is the default; a soak's rate is told
-	// above.
+	// The settings that decide how much is asked for are told unless they are the defaults; a
+	// soak's rate is told above.
 	for _, f := range []struct {
 		name         string
 		value, usual int

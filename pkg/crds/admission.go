@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// admit puts the plugins that guard namespaces, call webhooks and enforce policies before those
-// that the configuration has.
+// admit puts the plugins that guard namespaces, call webhooks and enforce policies before the
+// plugins that the configuration has.
 func admit(c *genericapiserver.Config, client kubernetes.Interface,
 	factory informers.SharedInformerFactory, services Services) (*plugin, error) {
 	dynamicClient, err := dynamic.NewForConfig(c.LoopbackClientConfig)

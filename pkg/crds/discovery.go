@@ -78,7 +78,7 @@ type listedGroups struct {
 	owns    func(group string) bool // which groups are listed in any case
 	manager discovery.GroupManager
 	mu      sync.Mutex
-	// those that are served, by name
+	// the ones that are served, by name
 	definitions map[string]*apiextensionsv1.CustomResourceDefinition
 }
 

@@ -21,8 +21,8 @@
 //	server, err := …                                       // the author's own, built from config
 //	server, err = extension.Extend(server)
 //
-// Admission plugins of the author's own are in config before, or come after those that Prepare has
-// put there:
+// Admission plugins of the author's own are in config before, or come after the ones that Prepare
+// has put there:
 //
 //	config.AdmissionControl = admission.NewChainHandler(config.AdmissionControl, mine)
 //

@@ -29,17 +29,17 @@ import (
 // which would then be in no namespace. So the namespace is read once more, from the database, after
 // the object was committed:
 //
-//   - If it is Active then, it was not deleted before the object was there. Whoever deletes it
-//     later lists its content after that, and sees the object.
+//   - If it is Active then, it was not deleted before the object was there. A later deletion lists
+//     its content after that, and sees the object.
 //   - Otherwise the object may have come after the last look at the namespace's content. It is
 //     deleted again, and the client is told what admission would have said.
 //
 // So an object whose creation was acknowledged is never left behind, whatever time anything takes,
 // with any number of servers, and whatever their clocks say. Left behind is only one that was not
 // acknowledged, if the server dies, or loses the database, between the commit and the look, while
-// somebody deletes the namespace. Who takes the finalizer kubernetes from a namespace by hand, and
-// those stores that an author makes with a getter that is not the configuration's, are outside of
-// this.
+// somebody deletes the namespace. Two things are outside of this: a user who takes the finalizer
+// kubernetes from a namespace by hand, and stores that an author makes with a getter that is not
+// the configuration's.
 type namespaceGuard struct {
 	namespaces atomic.Pointer[rest.Getter]
 }

@@ -142,7 +142,7 @@ func TestNamespaceGuard(t *testing.T) {
 				}
 			}
 
-			// What exists is updated in any namespace, which is not looked at.
+			// An object that exists is updated in any namespace, which is not looked at.
 			asked, inner.exists, inner.deleted = 0, true, nil
 			for _, ignoreNotFound := range []bool{false, true} {
 				if err := store.GuaranteedUpdate(t.Context(), "k", &corev1.ConfigMap{},
@@ -157,8 +157,8 @@ func TestNamespaceGuard(t *testing.T) {
 }
 
 // An object of a definition is created when the definition is Established, and stays if that is not
-// being deleted after the creation. What the server knows of the definition is believed only if it
-// is what the database has.
+// being deleted after the creation. The definition that the server knows is believed only if the
+// database has the same.
 func TestDefinitionGuard(t *testing.T) {
 	now := &metav1.Time{Time: time.Now()}
 	definition := func(version string, uid types.UID, deleted *metav1.Time,

@@ -83,7 +83,7 @@ func (e objectEncodings) NewConfig(resource schema.GroupResource,
 	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
 		encoder = binary
 	}
-	// What was stored while the gate was open can be read after it was closed.
+	// Objects that were stored while the gate was open can be read after it was closed.
 	codec := runtime.NewCodec(encoder,
 		recognizer.NewDecoder(binary, unstructured.UnstructuredJSONScheme))
 	return storagebackend.NewDefaultConfig(e.prefix, codec).ForResource(resource), nil

@@ -24,7 +24,8 @@ func (f *fakeKeys) FirstKey(_ context.Context, from, before string) (string, err
 	return "", nil
 }
 
-// What is stored in a namespace is found by its keys, and what looks like it is not.
+// Objects that are stored in a namespace are found by their keys, and keys that look like them are
+// not.
 func TestStoredIn(t *testing.T) {
 	f := &fakeKeys{keys: []string{
 		"/other/configmaps/team/a",

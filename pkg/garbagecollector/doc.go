@@ -3,7 +3,7 @@
 // for. The controller of the same name does so in a cluster:
 //
 //   - An object all of whose owners are absent is deleted. One that has other owners, too, loses
-//     its references to those that are absent.
+//     its references to the absent ones.
 //   - An owner that is deleted in the foreground, as its finalizer foregroundDeletion says, stays
 //     until no dependent is left whose reference has blockOwnerDeletion.
 //   - An owner whose finalizer is orphan stays until no dependent refers to it: the references are
@@ -16,7 +16,7 @@
 // A [Collector] follows the metadata of all objects that can be deleted, listed and watched, of
 // whatever kinds there are at the time, by watches that the server's watch caches serve. It keeps
 // of each object what a graph of owners and dependents needs. Every change says which objects have
-// to be looked at: they are put into a queue, and workers look at one each. What they decide is a
+// to be looked at: they are put into a queue, and workers look at one each. Their decision is a
 // function of the object and of how its owners stand. A request that fails is tried again, later
 // every time. The graph is in memory only, and is made anew by whoever becomes the collector.
 //
@@ -30,18 +30,18 @@
 // served any more, the owner is absent if it was seen to go, and a read finds no definition of it.
 //
 // This holds beside a restore, which brings back objects with their UIDs and resourceVersions, and
-// whose events come kind by kind: an owner is read before each deletion. What remains is the moment
+// whose events come kind by kind: an owner is read before each deletion. There remains the moment
 // between this read and the deletion. If a restore brings back both objects within it, the
-// dependent is deleted. Whoever wants to exclude that stops the servers first.
+// dependent is deleted. Stop the servers first to exclude that.
 //
 // Nothing is deleted for references that it does not have any more. Every deletion and every change
 // names the UID and the resourceVersion from which it was decided. If the object has changed
 // meanwhile, it is read again, and deleted only if its references are the same.
 //
-// Nothing is forgotten. Whatever makes an object a candidate is an event of the object or of one of
-// its owners, or, for a kind that is not served, the appearance of the kind. An owner that exists
-// and is not in the graph has such an event still to come, or is of a kind that is not watched: its
-// dependents are looked at again until it is in the graph or gone.
+// Nothing is forgotten. Only an event makes an object a candidate: an event of the object or of one
+// of its owners, or, for a kind that is not served, the appearance of the kind. An owner that
+// exists and is not in the graph has such an event still to come, or is of a kind that is not
+// watched: its dependents are looked at again until it is in the graph or gone.
 //
 // Two collectors do no harm. All of the above holds for each by itself, whatever the other one
 // does, so that replicas elect one only to save work: see [Options.Lock].

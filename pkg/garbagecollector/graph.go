@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// identity is what tells objects apart, those that are gone included.
+// identity tells objects apart, including objects that are gone.
 type identity struct {
 	kind            schema.GroupKind
 	namespace, name string
@@ -87,12 +87,12 @@ const (
 	released                 // it leaves its dependents without an owner
 )
 
-// graph is of all objects that were observed, and who refers to whom. It is a pure data structure:
-// it calls nobody, and does not lock.
+// graph has all objects that were observed, and who refers to whom. It is a pure data structure: it
+// calls nobody, and does not lock.
 type graph struct {
 	objects map[types.UID]*object
-	// dependents are, by the UID of an owner, which need not be known, those that refer to it.
-	// blockers are those of them that block its deletion.
+	// dependents are, by the UID of an owner, which need not be known, the objects that refer to
+	// it. blockers are those of them that block its deletion.
 	dependents, blockers index
 	// of are the objects by resource.
 	of map[schema.GroupVersionResource]sets.Set[types.UID]
@@ -148,7 +148,7 @@ func (g *graph) observe(o *object) sets.Set[types.UID] {
 		o.orphaning() && (before == nil || !before.orphaning()):
 		look = look.Union(dependents)
 	case before == nil || before.identity != o.identity:
-		// Who was there first may mean another object.
+		// A dependent that was there first may mean another object.
 		for d := range dependents {
 			if !g.means(g.objects[d], o) {
 				look.Insert(d)
@@ -317,7 +317,7 @@ func decide(v view) decision {
 	case len(v.owners) == 0:
 		return decision{}
 	case len(by[released]) > 0:
-		// What is to be done for the other owners is seen when these references are gone.
+		// The work for the other owners is seen when these references are gone.
 		return decision{strip: by[released]}
 	case len(by[present]) > 0:
 		return decision{strip: append(by[absent], by[waiting]...)}

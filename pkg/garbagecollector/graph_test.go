@@ -18,7 +18,7 @@ var (
 )
 
 // parse reads an object: a name, which is the UID, too, and in a namespace of its own if there is a
-// slash; its owners, those that it blocks with an exclamation mark; and, after a colon, how it is
+// slash; its owners, with an exclamation mark if it blocks them; and, after a colon, how it is
 // deleted. So "n/a b !c: foreground".
 func parse(text string) *object {
 	text, how, deleted := strings.Cut(text, ": ")
@@ -53,8 +53,8 @@ func show(set sets.Set[types.UID]) string {
 	return strings.Join(names, " ")
 }
 
-// What has to be looked at after an event: "-a" is the deletion of a, everything else is an object
-// as it is observed.
+// These have to be looked at after an event: "-a" is the deletion of a, everything else is an
+// object as it is observed.
 func TestGraphSaysWhatToLookAt(t *testing.T) {
 	for _, tc := range []struct{ name, before, event, want string }{
 		{"nothing", "", "a", ""},

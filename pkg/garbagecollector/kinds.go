@@ -166,7 +166,7 @@ func (t *term) discover(ctx context.Context, running *sync.WaitGroup) {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-t.changed:
-			// More may change at once. What changes during the next discovery is signalled again.
+			// More may change at once. A change during the next discovery is signalled again.
 			timer.Reset(firstDiscovery)
 			pause = firstDiscovery
 			select {

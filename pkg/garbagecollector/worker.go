@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	// What failed is tried again after firstRetry at first, and after lastRetry in the end.
+	// A request that failed is tried again after firstRetry at first, and after lastRetry in the
+	// end.
 	firstRetry = 10 * time.Millisecond
 	lastRetry  = time.Minute
 	// remembered is how many owners are remembered that are gone.
@@ -333,8 +334,8 @@ func (t *term) live(ctx context.Context, o *object) (*object, error) {
 	return newObject(o.resource, o.kind, found), nil
 }
 
-// remove deletes an object, if its references are those that were looked at. If it changes all the
-// time, for other reasons, it is deleted nevertheless.
+// remove deletes an object, if its references are the ones that were looked at. If it changes all
+// the time, for other reasons, it is deleted nevertheless.
 func (t *term) remove(ctx context.Context, o *object, policy metav1.DeletionPropagation) error {
 	options := metav1.DeleteOptions{PropagationPolicy: &policy,
 		Preconditions: &metav1.Preconditions{UID: &o.uid, ResourceVersion: &o.version}}

@@ -18,7 +18,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 
-// What kube-controller-manager accepts, of objects and of their metadata.
+// kube-controller-manager accepts these, of objects and of their metadata.
 const (
 	anyObject   = "application/vnd.kubernetes.protobuf,application/json"
 	anyMetadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," +
@@ -148,7 +148,7 @@ func testProtobufIsPreferred(t *testing.T, s *testkit.Server) {
 		{"GET", there + "/none", anyObject, "", 404, `"reason":"NotFound"`},
 		{"POST", there, anyObject, one, 409, `"reason":"AlreadyExists"`},
 		{"POST", there, anyObject, badBody, 422, `"reason":"Invalid"`},
-		// What is being deleted is the answer if it has finalizers.
+		// An object that is being deleted is the answer if it has finalizers.
 		{"DELETE", there + "/two", anyObject, "", 200, `"deletionTimestamp"`},
 		{"DELETE", there, anyObject, "", 200, `"name":"one"`},
 		{"GET", there, anyObject, "", 200, `"name":"two"`},
@@ -164,7 +164,7 @@ func testProtobufIsPreferred(t *testing.T, s *testkit.Server) {
 				answer.Status, answer.Header.Get("Content-Type"), body)
 		}
 	}
-	// What has code for protobuf.
+	// These have code for protobuf.
 	for _, path := range []string{"/apis", "/apis/example.com", "/apis/example.com/v1"} {
 		answer := request("GET", path, anyObject, "") //nolint:bodyclose // request closes it when the test ends
 		if answer.StatusCode != http.StatusOK {

@@ -37,7 +37,7 @@ func (p addMoon) Admit(
 		changed := shown.VersionedObject.Object().DeepCopyObject()
 		changed.(*Planet).Moons++
 		shown.UpdateObject(changed)
-		// What was changed is taken over before the object is shown in another version.
+		// A change is taken over before the object is shown in another version.
 		for _, other := range p.versions {
 			if err := admission.ConvertVersionedAttributes(shown, other, o); err != nil {
 				return err
@@ -47,8 +47,8 @@ func (p addMoon) Admit(
 	return nil
 }
 
-// TestAdmissionInVersions writes objects in all ways, in both versions of a kind that is of the
-// same Go type in both.
+// TestAdmissionInVersions writes objects in all ways, in both versions of a kind that has the same
+// Go type in both.
 func TestAdmissionInVersions(t *testing.T) {
 	group := schema.GroupVersion{Group: "sky.example.com", Version: "v1"}
 	api, err := kinds.New(kinds.Group{

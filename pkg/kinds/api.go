@@ -23,18 +23,19 @@ import (
 type Group struct {
 	// Name is that of a domain, such as example.com.
 	Name string
-	// Versions are those that are served, such as v1 and v1beta1, the preferred one first. Objects
-	// are stored in the first, so that a version can only come to its place after every server that
-	// works on the database knows it. An object changes to it when it is next written: a version
-	// that is left out while objects are stored in it makes these unreadable until it is back.
+	// Versions are the versions that are served, such as v1 and v1beta1, the preferred one first.
+	// Objects are stored in the first, so that a version can only come to its place after every
+	// server that works on the database knows it. An object changes to it when it is next written:
+	// a version that is left out while objects are stored in it makes these unreadable until it is
+	// back.
 	Versions []string
 	// Kinds are the group's, each made by [Define].
 	Kinds []Definition
 	// Generated are functions that Kubernetes' generators have written for the types of the kinds,
-	// such as v1.RegisterValidations, which validation-gen makes of markers. What is generated for
-	// the type of a version is asked about requests of this version, before all that
-	// [Strategy] says. What is generated for the type T of a [Kind] is also asked about requests
-	// of versions for whose types nothing is generated.
+	// such as v1.RegisterValidations, which validation-gen makes of markers. The functions for the
+	// type of a version are asked about requests of this version, before all that [Strategy] says.
+	// The functions for the type T of a [Kind] are also asked about requests of versions for whose
+	// types nothing is generated.
 	Generated runtime.SchemeBuilder
 }
 

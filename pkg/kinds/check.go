@@ -18,8 +18,8 @@ import (
 )
 
 // checkFields tells whether JSON can hold all that values of a type do, and whether the API
-// machinery can merge them. What JSON cannot hold would be lost on the way to the database and to
-// clients.
+// machinery can merge them. Anything that JSON cannot hold would be lost on the way to the database
+// and to clients.
 func checkFields(t reflect.Type) error {
 	return checkType(t, t.String(), map[reflect.Type]bool{})
 }
@@ -66,7 +66,7 @@ func checkStruct(t reflect.Type, seen map[reflect.Type]bool) error {
 }
 
 // embedsItself tells whether the structs that are embedded in one, or in these, lead back to it or
-// to one of those that led to it.
+// to one of the structs that led to it.
 func embedsItself(t reflect.Type, from []reflect.Type) bool {
 	if slices.Contains(from, t) {
 		return true
@@ -267,8 +267,8 @@ func comparableFields(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return true
 }
 
-// sameJSON tells whether two values look alike where they are stored. What cannot be encoded is
-// different.
+// sameJSON tells whether two values look alike where they are stored. Values that cannot be encoded
+// are different.
 func sameJSON(a, b any) bool {
 	x, err := json.Marshal(a)
 	if err != nil {

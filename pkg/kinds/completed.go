@@ -302,7 +302,7 @@ func seconds(d time.Duration) uint64 {
 	return uint64(math.Ceil(d.Seconds()))
 }
 
-// table shows the name, the columns, and the age in front of those that are wide.
+// table shows the name, the columns, and the age in front of the columns that are wide.
 func (k *completed[T, P]) table() rest.TableConvertor {
 	age := slices.IndexFunc(k.Columns, func(c Column[T]) bool { return c.Wide })
 	if age < 0 {

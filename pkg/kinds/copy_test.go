@@ -226,8 +226,8 @@ func spoil(v reflect.Value) (changes int) {
 	return changes
 }
 
-// Whatever is done to a copy, the original stays as it was, which is what another value says that
-// was made alike.
+// The original stays as it was, whatever is done to a copy: another value that was made alike says
+// how it was.
 func TestCopiesShareNothing(t *testing.T) {
 	changes := 0
 	for seed := range uint64(300) {

@@ -86,7 +86,7 @@ func TestDeclarativeValidation(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// What is stored is valid in v1, in whichever version it was written.
+	// A stored object is valid in v1, in whichever version it was written.
 	_, err = of("v1alpha1").Create(ctx, object("v1alpha1", map[string]any{"pipeline": ""}),
 		metav1.CreateOptions{})
 	refused("a run of no pipeline, in v1alpha1", err, "spec.pipelineName: Required value")

@@ -44,8 +44,8 @@
 //	api, err := kinds.New(group)
 //	server := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{})
 //
-// A server with other groups adds the kinds by [API.GroupInfos]. What a kind needs beyond this
-// package is done to its registry by [Kind.Store], and by its own [Kind.Subresources]. A kind whose
-// resource itself is to behave otherwise is better written with the generic registry, to which
-// package options gives the storage.
+// A server with other groups adds the kinds by [API.GroupInfos]. A kind that needs more than this
+// package has changes its registry by [Kind.Store], and has [Kind.Subresources] of its own. A kind
+// whose resource itself is to behave otherwise is better written with the generic registry, to
+// which package options gives the storage.
 package kinds

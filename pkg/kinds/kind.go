@@ -62,9 +62,9 @@ type Kind[T any] struct {
 	// Scale says which fields are the kind's scale. With nil it has none.
 	Scale *Scale
 	// Subresources are the kind's own, besides status and scale, by their names. Each function is
-	// given the completed registry. What it returns has the interfaces of package rest that say
-	// what can be done, such as [rest.NamedCreater], [rest.Getter] or [rest.Connecter]. Objects
-	// that these take and return are of kinds of the program's groups.
+	// given the completed registry. Its result has the interfaces of package rest that say what can
+	// be done, such as [rest.NamedCreater], [rest.Getter] or [rest.Connecter]. Objects that these
+	// take and return belong to the program's groups.
 	Subresources map[string]func(*genericregistry.Store) rest.Storage
 }
 
@@ -119,8 +119,8 @@ type Version[T any] struct {
 
 // Converted is a version with a Go type V of its own. An object's metadata is taken over before the
 // functions are called, which set everything else of their second argument, and leave their first
-// one, which others read, as it is. What one of them loses is lost when a client of this version
-// updates an object, so that V should have a place for all of T.
+// one, which others read, as it is. Data that one of them loses is lost when a client of this
+// version updates an object, so that V should have a place for all of T.
 func Converted[T, V any, P Object[T], PV Object[V]](version string, from func(*V, *T) error,
 	to func(*T, *V) error) Version[T] {
 	return Version[T]{

@@ -25,7 +25,7 @@ import (
 // them in this place, too.
 type Scale struct {
 	// SpecReplicasPath is the number of replicas that are wanted, such as .spec.replicas, and
-	// StatusReplicasPath of those that exist, such as .status.replicas. The fields are of type
+	// StatusReplicasPath the number that exists, such as .status.replicas. The fields are of type
 	// int32 or *int32.
 	SpecReplicasPath, StatusReplicasPath string
 	// LabelSelectorPath is the selector of the pods, such as .status.selector. The field is a

@@ -60,9 +60,9 @@ func NamesOf(schemes ...*runtime.Scheme) Names {
 	}
 }
 
-// Joined gives the server's own types the names and kinds that its author gives them, who
-// may know types by other names. The kinds that follow from the schemes are added, for types that
-// only the schemes know, and for those that are in every group.
+// Joined gives the server's own types the names and kinds that its author gives them, who may know
+// types by other names. The kinds that follow from the schemes are added, for types that only the
+// schemes know, and for types that are in every group.
 func Joined(own, schemes Names) Names {
 	if own == nil {
 		return schemes
@@ -117,8 +117,8 @@ func FriendlyName(name string) string {
 	return name
 }
 
-// Describe makes a server publish documents of definitions, under names. What the configuration
-// says of documents besides stays, such as their titles.
+// Describe makes a server publish documents of definitions, under names. All else that the
+// configuration says of documents stays, such as their titles.
 func Describe(c *genericapiserver.Config, definitions common.GetOpenAPIDefinitions, names Names) {
 	if c.OpenAPIConfig == nil {
 		c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions,
@@ -130,7 +130,7 @@ func Describe(c *genericapiserver.Config, definitions common.GetOpenAPIDefinitio
 	}
 	c.OpenAPIConfig.GetDefinitions, c.OpenAPIV3Config.GetDefinitions = definitions, definitions
 	c.OpenAPIConfig.GetDefinitionName, c.OpenAPIV3Config.GetDefinitionName = names, names
-	// What is there was made with other names, or without names at all.
+	// The definitions that are there were made with other names, or without names at all.
 	c.OpenAPIConfig.Definitions = nil
 	c.OpenAPIV3Config.Definitions = definitions(func(name string) spec.Ref {
 		name, _ = names(name)

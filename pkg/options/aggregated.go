@@ -275,7 +275,7 @@ func (o *AggregatedOptions) clientAuthority(client kubernetes.Interface) (dynami
 		authenticationNamespace, authenticationConfigMap, "client-ca-file", client)
 }
 
-// acceptConnectionsBeforeAuthoritiesAreKnown adds an authority that signs nothing to those that
+// acceptConnectionsBeforeAuthoritiesAreKnown adds an authority that signs nothing to the ones that
 // clients are told of in the handshake. With none at all the server would refuse every connection,
 // and nobody could ask it why it is not ready. Whom it believes does not change.
 func acceptConnectionsBeforeAuthoritiesAreKnown(c *genericapiserver.Config) error {

@@ -9,7 +9,7 @@ import (
 
 // eventsCheck tells, in /readyz?verbose, how the server learns of other replicas' writes. It never
 // fails: where they are polled for because notifications do not work, everything is right, only
-// later by some milliseconds. What a passing check can say is its name.
+// later by some milliseconds. A passing check can say no more than its name.
 type eventsCheck struct {
 	store   *storage.Store
 	serving atomic.Bool

@@ -22,10 +22,10 @@ import (
 // "application/vnd.kubernetes.protobuf,application/json": with such an answer it deletes no
 // namespace of the cluster any more.
 //
-// A version of a group is left out if one of its types in the schemes cannot be encoded. What has
-// code of its own for protobuf is encoded in it nevertheless: metadata (PartialObjectMetadata),
-// discovery, and the other versions and groups. A client that accepts nothing but protobuf gets
-// 406.
+// A version of a group is left out if one of its types in the schemes cannot be encoded. Types that
+// have code of their own for protobuf are encoded in it nevertheless: metadata
+// (PartialObjectMetadata), discovery, and the other versions and groups. A client that accepts
+// nothing but protobuf gets 406.
 //
 // [StorageOptions.ApplyTo] does this for the scheme of the options. Call it for other schemes, and
 // for servers without these options, before the server is made.
@@ -94,7 +94,7 @@ func storableInProtobuf(scheme *runtime.Scheme) bool {
 }
 
 // withoutProtobuf returns the media types of an Accept header in which an object itself can be
-// encoded, and those that ask for something else in its place, such as its metadata.
+// encoded, and the ones that ask for something else in its place, such as its metadata.
 func withoutProtobuf(accepted string) string {
 	var others []string
 	for element := range strings.SplitSeq(accepted, ",") {

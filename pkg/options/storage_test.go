@@ -471,7 +471,7 @@ func TestServersOnOneDatabase(t *testing.T) {
 			}
 		}
 	}
-	// What the API machinery starts once for a process is there after the first use.
+	// Goroutines that the API machinery starts once for a process are there after the first use.
 	t.Run("first", use)
 	known := goleak.IgnoreCurrent()
 	t.Run("again", use)

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// applyConfigFile sets the flags that a YAML file names, other than those that the command line has
-// set. The file maps the names of flags, without dashes in front, to their values; a flag that
+// applyConfigFile sets the flags that a YAML file names, other than the flags that the command line
+// has set. The file maps the names of flags, without dashes in front, to their values; a flag that
 // takes several has a list, or a mapping if it takes name=value.
 func applyConfigFile(name string, flags *pflag.FlagSet) error {
 	content, err := os.ReadFile(name)

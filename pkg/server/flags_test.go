@@ -79,7 +79,7 @@ func apply(t *testing.T, args ...string) outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What is stored where is not the question here.
+	// The places of stored objects are not the question here.
 	store, err := storage.Open(t.Context(), storage.Config{URL: "memory:", Drivers: drivers.All(),
 		Migrate: true})
 	if err != nil {

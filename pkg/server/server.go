@@ -444,7 +444,7 @@ func (s *Server) url() string {
 	return "https://" + net.JoinHostPort(host, strconv.Itoa(s.serving.BindPort))
 }
 
-// config applies the options. Who may do what is left to the caller.
+// config applies the options. Authorization is left to the caller.
 func (s *Server) config(store *storage.Store) (*genericapiserver.RecommendedConfig, error) {
 	config := s.program.NewConfig()
 	c := &config.Config

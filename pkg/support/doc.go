@@ -15,7 +15,7 @@
 //	test/cluster       a Kubernetes control plane, for make cluster and for tests
 //	test/collectortest the cases of garbage collection, for any server
 //	test/dbserver      servers of PostgreSQL, MariaDB and MySQL, wherever a test can have them
-//	test/process       the programs of a control plane as processes
+//	test/executable    the programs of a control plane as processes
 //	test/programs      servers of databases as processes, and their kinds
 //	test/rolestest     the cases of roles and their bindings, for any server
 //	test/signintest    an issuer of tokens

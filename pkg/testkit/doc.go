@@ -45,7 +45,7 @@
 // # Users
 //
 // [Server.Config] is the administrator's, in the group system:masters. [Server.ConfigFor] makes
-// further users, with the rights that are given to it as rules of RBAC, or with those that an
+// further users, with the rights that are given to it as rules of RBAC, or with the rights that an
 // authorizer of the author's own gives them.
 //
 // # Garbage

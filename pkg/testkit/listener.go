@@ -28,7 +28,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &connection{Conn: c, listener: l}, nil
 }
 
-// closeConnections closes them all, and those that are still accepted.
+// closeConnections closes them all, and all that are still accepted.
 func (l *listener) closeConnections() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -45,7 +45,7 @@ const notUnderTheCache = "upstream does not run it under the watch cache; see " 
 	"kubernetes/kubernetes#109831"
 
 // NotCached names the functions of upstream's suite that are not run under the watch cache, with
-// upstream's reason. They are those that upstream itself leaves out.
+// upstream's reason. Upstream itself leaves these out.
 var NotCached = map[string]string{
 	"RunTestListInconsistentContinuation": "upstream does not run it under the watch cache, " +
 		"where its test cannot compact; see kubernetes/kubernetes#109831",

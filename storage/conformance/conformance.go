@@ -10,7 +10,7 @@
 //		}})
 //	}
 //
-// Whoever changes a database's configuration, or writes a driver, runs it over theirs. It takes
+// Run it over your database after you change its configuration, or write a driver. It takes
 // minutes: upstream's tests wait for what should not happen. Most of them run at once, as many as
 // the flag -parallel of go test allows: -parallel 8 is much faster than the default, one for each
 // core. Tests of the caller that run at the same time should not set feature gates.
@@ -43,8 +43,7 @@ func Run(t *testing.T, c Config) {
 	t.Run("CachedByList", func(t *testing.T) { RunCachedByList(t, c) })
 }
 
-// RunCachedByList runs the suite under watch caches that are filled by a list, as RunCached does
-// under those that are filled by a watch.
+// RunCachedByList is RunCached, but the watch caches are filled by a list instead of a watch.
 func RunCachedByList(t *testing.T, c Config) {
 	clientfeaturestesting.SetFeatureDuringTest(t, clientfeatures.WatchListClient, false)
 	RunCached(t, c)

@@ -17,7 +17,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/memdb"
 )
 
-// stream is a stream of one request. What is sent to the client is dropped.
+// stream is a stream of one request. Responses to the client are dropped.
 type stream[Req, Res any] struct {
 	grpc.ServerStream
 	ctx context.Context

@@ -22,10 +22,10 @@ import (
 )
 
 // The gateway makes gRPC's calls of JSON, by etcd's own package. It makes them over a connection
-// that leads to its own server, so it opens no other store than that: see inside. Who may connect
-// is decided where connections come in, for HTTP as for gRPC.
+// that leads to its own server, so it opens no other store than that: see inside. Clients are
+// admitted where connections come in, for HTTP as for gRPC.
 //
-// What clients make it hold is bounded beside what the calls hold in the server:
+// All that clients make it hold is bounded beside what the calls hold in the server:
 //
 //   - Few requests are read at a time. One that comes slowly ends when others wait, as in
 //     request.go. It counts before it is read and until its call has ended, by several times its
@@ -48,7 +48,7 @@ var lasting = map[string]bool{"/v3/watch": true, "/v3/lease/keepalive": true, "/
 
 // Gateway serves etcd's API as JSON, at the paths /v3/. It answers to everybody who reaches it, as
 // the gRPC server does, but not to pages in browsers: a browser has connections that others have
-// not, and its pages are of others.
+// not, and its pages belong to others.
 func (s *Server) Gateway() http.Handler {
 	m := runtime.NewServeMux(runtime.WithMarshalerOption(runtime.MIMEWildcard, asJSON))
 	var (

@@ -301,7 +301,7 @@ func TestGatewaySlowBodies(t *testing.T) {
 	}
 }
 
-// TestServerClose: the calls of the gateway and those that wait end with the server.
+// TestServerClose: the calls of the gateway and the calls that wait end with the server.
 func TestServerClose(t *testing.T) {
 	d, _ := inMemory(t, nil)
 	s := etcd.New(etcd.Opened(openStore(t, d)), etcd.ServerConfig{})
@@ -350,7 +350,7 @@ func awaitKeys(t *testing.T, c *clientv3.Client, prefix string, n int64) {
 	}
 }
 
-// TestLockService: locks that the server makes exclude each other, and those that a client makes.
+// TestLockService: locks that the server makes exclude each other, and locks that a client makes.
 func TestLockService(t *testing.T) {
 	each(t, func(t *testing.T, c *clientv3.Client) {
 		locks := v3lockpb.NewLockClient(c.ActiveConnection())

@@ -329,11 +329,11 @@ func (s *storeServer) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutRespons
 	}
 }
 
-// errLongKey is of the code of etcd's own errors for requests that can never be answered.
+// errLongKey has the code of etcd's own errors for requests that can never be answered.
 var errLongKey = status.Errorf(codes.InvalidArgument, "a key has at most %d bytes here",
 	contract.MaxKeyBytes)
 
-// errReserved is of a code that clients do not retry.
+// errReserved has a code that clients do not retry.
 var errReserved = status.Errorf(codes.InvalidArgument, "the keys that begin with %q hold what "+
 	"Rowkeeper records in the store: write and delete other keys only", contract.Reserved)
 

@@ -21,8 +21,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// What clients make a process hold is bounded, whatever they do; see total for how its stores share
-// that.
+// All that clients make a process hold is bounded, whatever they do; see total for how its stores
+// share that.
 //
 //   - A call counts from its header on, before its request is received, until what answers it has
 //     returned, which may be long after its client has reset it: see admit.
@@ -36,13 +36,14 @@ import (
 //     codec. So a client that asks for much and reads nothing is refused further answers.
 //   - A watch has a cursor, no queue. Those of a stream take turns to read the log, and so do the
 //     streams of a store, of which few have a piece of the log at a time. Responses with events
-//     count as answers do, and wait for room. A client that does not read for [Config.SendTimeout]
-//     loses its stream, so the others come to their turn.
+//     count as answers do, and wait for room. A client that does not read for
+//     [ServerConfig.SendTimeout] loses its stream, so the others come to their turn.
 //
-// The bounds in bytes are shares of the memory that the process has; see [Memory].
+// The bounds in bytes are shares of the memory that the process has ([ServerConfig.Memory]).
 //
-// What is refused is Unavailable, which etcd's client tries again if the call only reads. etcd's
-// own error for overload would not be tried again, so it is for calls that could never be answered.
+// A call that is refused is Unavailable, which etcd's client tries again if the call only reads.
+// etcd's own error for overload would not be tried again, so it is for calls that could never be
+// answered.
 
 var (
 	errManyCalls = status.Error(codes.Unavailable,

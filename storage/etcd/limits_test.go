@@ -282,8 +282,8 @@ func TestManyWatches(t *testing.T) {
 	}
 }
 
-// TestLargeAnswers: answers that nobody reads, and those that are too large together, are bounded,
-// and make room when they are given up or their connection is.
+// TestLargeAnswers: answers that nobody reads, and answers that are too large together, are
+// bounded, and make room when they are given up or their connection is.
 func TestLargeAnswers(t *testing.T) {
 	d := memdb.New(t.Name(), time.Now)
 	const value, keys = 256 << 10, 12
@@ -332,7 +332,7 @@ func TestLargeAnswers(t *testing.T) {
 		if !unavailable(err) {
 			t.Errorf("answers that nobody reads have no bound: %v", err)
 		}
-		// What writes goes on.
+		// Writes go on.
 		if _, err := c.Put(t.Context(), "other", "1"); err != nil {
 			t.Error(err)
 		}

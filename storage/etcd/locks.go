@@ -20,7 +20,7 @@ import (
 )
 
 // Locks and elections are made of keys and leases, by etcd's own code, as the client library makes
-// them. Those that a client makes itself and those that it lets the server make know each other.
+// them. Locks that a client makes itself and locks that it lets the server make know each other.
 
 func lockService() grpc.ServiceDesc {
 	return byClient(v3lockpb.Lock_ServiceDesc,

@@ -27,6 +27,16 @@ type Store = database.Store
 // when it is first used, and closed when nobody has used it for a minute.
 type StorePool = database.StorePool
 
+// Backup describes a backup: everything that a store held at one revision.
+type Backup = database.Backup
+
+// Progress is called after each key with what is being done ("reading", "checking", "writing",
+// "comparing"), to how many of how many keys.
+type Progress = database.Progress
+
+// RestoreOptions say how to restore a backup.
+type RestoreOptions = database.RestoreOptions
+
 // Open opens a store. Its error is one sentence that says what to do, without passwords.
 func Open(ctx context.Context, c Config) (*Store, error) { return database.Open(ctx, c, nil) }
 

@@ -18,7 +18,7 @@ import (
 
 // TestOpenForEachCall: a server has its store open while it answers, and no longer: a call until it
 // returns, and a stream until it ends. Another store that is opened for the next call is another
-// cluster to clients. What cannot be opened is the error that the client gets.
+// cluster to clients. The client gets the error of a store that cannot be opened.
 func TestOpenForEachCall(t *testing.T) {
 	stores := make([]*etcd.Store, 2)
 	for i := range stores {

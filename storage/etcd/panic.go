@@ -11,8 +11,8 @@ import (
 )
 
 // A panic ends the call in which it happens, and no other tenant's. If it came from below this
-// package, locks of the store may be held for ever, so the store is closed. What opens stores for
-// calls opens it again.
+// package, locks of the store may be held for ever, so the store is closed. The [Opener] opens it
+// again for the next call.
 
 var errPanicked = status.Error(codes.Internal, "the server has made a mistake: its log says more")
 

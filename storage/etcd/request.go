@@ -199,7 +199,7 @@ const maxTxnDepth = 8
 
 // operations counts the comparisons and operations of an encoded transaction, and those of
 // transactions within it, as far as most. When it was decoded, an empty one of two bytes takes a
-// hundred. What cannot be decoded is for the decoder to refuse.
+// hundred. A transaction that cannot be decoded is for the decoder to refuse.
 func operations(txn []byte, most, depth int) (n int) {
 	if depth > maxTxnDepth {
 		return most + 1

@@ -224,7 +224,7 @@ func TestRange(t *testing.T) {
 }
 
 // TestRangeStream: a stream begins with a small chunk, goes on with larger ones, and is what Range
-// answers. What is written meanwhile is not in it.
+// answers. Writes of that time are not in it.
 func TestRangeStream(t *testing.T) {
 	each(t, func(t *testing.T, c *clientv3.Client) {
 		const keys, size = 1_000, 8 << 10
@@ -509,7 +509,7 @@ func TestTxnComparesOthers(t *testing.T) {
 				clientv3.Compare(clientv3.Version("w"), "=", 0)}, false},
 			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 1),
 				clientv3.Compare(clientv3.Version("w"), "=", 0)}, false},
-			// Ranges: with keys, without one, with the written key, and those that are none.
+			// Ranges: with keys, without one, with the written key, and ranges that are none.
 			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("a").WithRange("c"), ">", 0)}, true},
 			{[]clientv3.Cmp{clientv3.Compare(clientv3.Version("a").WithRange("c"), "=", 1)}, false},
 			{[]clientv3.Cmp{clientv3.Compare(clientv3.Value("a").WithRange("c"), "<", "4")}, true},
@@ -549,7 +549,7 @@ func TestTxnComparesOthers(t *testing.T) {
 		if written < 30 {
 			t.Errorf("only %d transactions have written", written)
 		}
-		// What is compared is not what the written key is expected to be, which does not exist.
+		// Another key is compared than the written one, which does not exist.
 		for _, compare := range []clientv3.Cmp{clientv3.Compare(clientv3.Version("b"), "=", 0),
 			clientv3.Compare(clientv3.CreateRevision("b"), "=", 0),
 			clientv3.Compare(clientv3.ModRevision("b"), "=", 0),
@@ -561,7 +561,7 @@ func TestTxnComparesOthers(t *testing.T) {
 				t.Errorf("%v: %v", compare, res)
 			}
 		}
-		// What is compared beside a write is bounded, and it may be large.
+		// The keys that are compared beside a write are bounded, and may be large.
 		for size, want := range map[int]error{1 << 20: nil, 3 << 19: rpctypes.ErrRequestTooLarge} {
 			_, err := c.Txn(t.Context()).If(clientv3.Compare(clientv3.Value("b"), "<",
 				strings.Repeat("x", size))).Then(clientv3.OpPut("w", "")).Commit()
@@ -693,8 +693,8 @@ func TestTxnFencing(t *testing.T) {
 }
 
 // TestLeasing: clients that keep keys for themselves, by etcd's own package, and write keys that
-// others keep, which they have to be asked for first. What is kept is never older than what is
-// written.
+// others keep, which they have to be asked for first. The kept state is never older than the
+// written one.
 func TestLeasing(t *testing.T) {
 	each(t, func(t *testing.T, c *clientv3.Client) {
 		const clients, rounds, keys = 3, 20, 2
@@ -866,7 +866,7 @@ func TestWatch(t *testing.T) {
 			}
 			cancel()
 		}
-		// What comes now reaches every kind of range, and a future revision waits for it.
+		// The next event reaches every kind of range, and a future revision waits for it.
 		var watches []clientv3.WatchChan
 		watches = append(watches, c.Watch(t.Context(), "b", clientv3.WithPrefix()),
 			c.Watch(t.Context(), "b/", clientv3.WithPrefix()), c.Watch(t.Context(), "b/c"),
@@ -886,7 +886,7 @@ func TestWatch(t *testing.T) {
 }
 
 // TestProgressOrder: progress that was asked for is not older than any event before it on the
-// stream, however much is written meanwhile, and no event after it is of what it has covered.
+// stream, however much is written meanwhile, and no event after it belongs to what it has covered.
 func TestProgressOrder(t *testing.T) {
 	each(t, func(t *testing.T, c *clientv3.Client) {
 		stream := must[pb.Watch_WatchClient](t)(pb.NewWatchClient(c.ActiveConnection()).
@@ -944,7 +944,7 @@ func TestProgressOrder(t *testing.T) {
 }
 
 // TestProgress: progress that is asked for is told when all watches of the stream have come so far,
-// also those that nothing concerns.
+// also watches that nothing concerns.
 func TestProgress(t *testing.T) {
 	each(t, func(t *testing.T, c *clientv3.Client) {
 		w := c.Watch(t.Context(), "idle", clientv3.WithCreatedNotify())

@@ -41,7 +41,7 @@ type watchStream struct {
 	sending sync.Mutex
 	told    contract.Revision
 	// turn is held by the watch that has a piece of the log, until that is sent. The others of the
-	// stream wait for their turns, but for those that follow what is in memory anyway.
+	// stream wait for their turns, but for watches that follow what is in memory anyway.
 	turn chan struct{}
 	wg   sync.WaitGroup
 
@@ -75,7 +75,7 @@ func (s *storeServer) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.
 	}
 	received := make(chan error, 1)
 	go func() { received <- s.guarded(ws.receive) }()
-	// What ends the stream ends its context, and with it Recv. A slow client blocks Send until
+	// The end of the stream ends its context, and with it Recv. A slow client blocks Send until
 	// then.
 	defer func() {
 		if !errors.Is(context.Cause(ctx), errSlowReader) {

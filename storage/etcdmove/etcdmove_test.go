@@ -300,8 +300,8 @@ func TestImportInterrupted(t *testing.T) {
 	})
 }
 
-// TestExport: the file is what etcd's tools take for a snapshot. Keys have their revisions, those
-// that expire a lease, and the history begins beyond the store's, compacted. That an etcd starts
+// TestExport: the file is what etcd's tools take for a snapshot. Keys have their revisions,
+// expiring keys a lease, and the history begins beyond the store's, compacted. That an etcd starts
 // with it is shown in hack/e2e.
 func TestExport(t *testing.T) {
 	each(t, func(t *testing.T, store *database.Store) {

@@ -23,9 +23,9 @@ WHERE g.variable_name = 'UPTIME'`
 )
 
 // relaxed tells whether the server confirms commits that a crash of its own or of its operating
-// system could undo: those that are in the redo log's buffer or in the system's memory; and with a
-// binary log those that are not in it on the disk, as recovery rolls back what it does not find
-// there.
+// system could undo: commits that are in the redo log's buffer or in the system's memory; and with
+// a binary log also commits that are not in it on the disk, as recovery rolls back what it does not
+// find there.
 func relaxed(vars map[string]string) bool {
 	return vars["innodb_flush_log_at_trx_commit"] != "1" ||
 		isOn(vars["log_bin"]) && vars["sync_binlog"] != "1" ||

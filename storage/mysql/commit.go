@@ -268,7 +268,7 @@ func (a *answers) removedValues(removed map[contract.Revision]*contract.Outcome,
 		return nil
 	})
 	if err == nil && found != len(removed) {
-		// The transaction goes on all the same. Whoever resolves the outcome will find it
+		// The transaction goes on all the same. The resolution of the outcome will find it
 		// committed.
 		err = contract.Errorf(contract.Unknown,
 			"the log lacks %d of the %d values that a commit group deletes: the store is damaged",

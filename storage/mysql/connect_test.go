@@ -199,7 +199,8 @@ func TestServer(t *testing.T) {
 			wantClass(t, err, contract.Invalid)
 			s.Exec("SET GLOBAL max_allowed_packet = 16777216")
 
-			// What the statements rely on is set for each session, whatever the server's defaults.
+			// The settings that the statements rely on are made for each session, whatever the
+			// server's defaults.
 			s.Exec("SET GLOBAL sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
 				"SET GLOBAL time_zone = '-07:00'", "SET GLOBAL autocommit = 0",
 				"SET GLOBAL completion_type = 'CHAIN'", "SET GLOBAL TRANSACTION ISOLATION LEVEL "+

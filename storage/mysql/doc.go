@@ -43,9 +43,9 @@
 // turns read-only makes the pools connect anew, since its address may lead to another one by then.
 //
 // Durability is the server's: with innodb_flush_log_at_trx_commit=1, and sync_binlog=1 where there
-// is a binary log (MariaDB's default is 0), every acknowledged write survives a crash. What was
-// visible for a moment, but not acknowledged yet, may be lost in it; a process that saw it fences.
-// Asynchronous replication loses the newest writes in a failover; see below.
+// is a binary log (MariaDB's default is 0), every acknowledged write survives a crash. A write that
+// was visible for a moment, but not acknowledged yet, may be lost in it; a process that saw it
+// fences. Asynchronous replication loses the newest writes in a failover; see below.
 //
 // A proxy between this program and the server must lead all statements of a connection to one
 // server.

@@ -9,7 +9,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
-// What the server's errors mean for a read, and in answer to COMMIT.
+// The server's errors mean this for a read, and in answer to COMMIT.
 func TestClasses(t *testing.T) {
 	const (
 		full   = "Error writing file '/data/binlog.000001' (Errcode: 28 - No space left on device)"

@@ -10,7 +10,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// What the tests of this package see of its inside.
+// The tests of this package see this of its inside.
 
 // Literal is text.binary.
 func Literal(data []byte) string {

@@ -45,7 +45,7 @@ func collided(err error) bool {
 	return strings.Contains(err.Error(), "missing zero version")
 }
 
-// Status lists the migrations that this program knows and those that the database has.
+// Status lists the migrations that this program knows, and the ones that the database has.
 func (opener) Status(ctx context.Context, url string,
 	opts contract.DriverOptions) ([]contract.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {

@@ -18,7 +18,7 @@ func TestMigrate(t *testing.T) {
 		if err != nil || len(list) == 0 || !list[0].Applied.IsZero() || list[0].Name != "initial" {
 			t.Fatalf("the status of an empty database is %+v, %v", list, err)
 		}
-		// What an interrupted first migration may have left: some of the tables, one of the rows.
+		// An interrupted first migration may have left this: some of the tables, one of the rows.
 		a := admin(t, db.URL)
 		first, err := os.ReadFile("../../migrations/mysql/00001_initial.sql")
 		if err != nil {

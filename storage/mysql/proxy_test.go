@@ -119,7 +119,7 @@ func (p *proxy) redirect(databaseURL string) {
 	p.target = u.Host
 }
 
-// cutAll closes all connections, and those that are made while it does.
+// cutAll closes all connections, and also connections that are made while it does.
 func (p *proxy) cutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,13 +8,13 @@ import (
 
 // The statements. Three things hold of all of them:
 //
-// A read is one statement, so that its rows and its state are of one snapshot. The state is seven
-// columns: epoch, revision and token of the head, compacted, swept, whether the server is
+// A read is one statement, so that its rows and its state come from one snapshot. The state is
+// seven columns: epoch, revision and token of the head, compacted, swept, whether the server is
 // read-only, and the time in microseconds. s is the store row and h the head, both found by primary
-// key: The state of a read of many rows is its first
-// row, put before the others by UNION ALL, which needs no temporary table. (Joined to the rows, it
-// costs one: an outer join's rows cannot be had in the order of an index.) A read that returns no
-// state found no head or no store row: the store is damaged.
+// key: The state of a read of many rows is its first row, put before the others by UNION ALL, which
+// needs no temporary table. (Joined to the rows, it costs one: an outer join's rows cannot be had
+// in the order of an index.) A read that returns no state found no head or no store row: the store
+// is damaged.
 //
 // The optimizer has no choice: FORCE INDEX, at each of the two large tables, and LEFT JOIN or
 // STRAIGHT_JOIN name the index and the order of the join. It would decide by statistics of
@@ -343,7 +343,7 @@ var selectSweep = stateAnd(`0, (SELECT MIN(a.seen) FROM rowkeeper_aborted a WHER
  ORDER BY g.revision
  LIMIT ?`)
 
-// What follows is sent in transactions; see transaction.
+// The statements below are sent in transactions; see transaction.
 
 // setWaitTimeout makes the server close the connection, and roll back, if this client is silent for
 // so many seconds before the transaction ends. It is the one timeout of this kind that both MySQL
@@ -365,8 +365,8 @@ const (
 // session that waited here in vain. It is there because who waits for a row has a table open and
 // holds the server's intention to write. FLUSH TABLES WITH READ LOCK waits for both, while the
 // owner of the row waits, with its next write, for the flush: nobody would go on before the lock
-// wait timeout. Who waits here holds nothing that a flush, LOCK TABLES or DDL waits for. Galera
-// nodes do not have such locks.
+// wait timeout. A session that waits here holds nothing that a flush, LOCK TABLES or DDL waits for.
+// Galera nodes do not have such locks.
 //
 // It is setWaitTimeout as well, since each statement has its cost, however little it does.
 const joinQueue = `

@@ -114,7 +114,7 @@ func checkPlan(t *testing.T, c *sql.Conn, s mysql.Statement, statistics string, 
 		}
 	}
 
-	// What it really reads.
+	// The rows that it really reads.
 	exec(t, c, "FLUSH STATUS", "START TRANSACTION")
 	table(t, c, s.SQL, s.Args...)
 	read := 0

@@ -19,7 +19,7 @@ FROM rowkeeper_store s
 WHERE s.name = ?`
 
 // insertStore fails if there is a store of the name: two at the same time wait for each other at
-// the unique index on the name. Whoever may write to the others may write to it, too.
+// the unique index on the name. A program that may write to the others may write to it, too.
 const insertStore = `
 INSERT INTO rowkeeper_store (name, identity, epoch, compacted, swept, oldest_writer)
 SELECT ?, REPLACE(UUID(), '-', ''), 1, 0, 0, MAX(s.oldest_writer)

@@ -7,10 +7,10 @@ import (
 )
 
 // Sweep implements [contract.Backend]. It deletes without the commit lock, since groups add rows
-// after those that it deletes. It takes the lock when it updates swept, just before it commits, so
-// groups wait for this commit at most. The check of the plan and the deletion are one transaction:
-// no table can be dropped and restored in between. If the content of the tables was replaced
-// meanwhile, the update of swept fails.
+// after the rows that it deletes. It takes the lock when it updates swept, just before it commits,
+// so groups wait for this commit at most. The check of the plan and the deletion are one
+// transaction: no table can be dropped and restored in between. If the content of the tables was
+// replaced meanwhile, the update of swept fails.
 func (b *backend) Sweep(ctx context.Context, p *contract.SweepPlan) (deleted int, err error) {
 	if p.Empty() {
 		return 0, nil

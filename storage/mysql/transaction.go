@@ -14,11 +14,11 @@ import (
 // text, which writes and commits. In between nobody but this process can end the transaction, so it
 // does nothing there but decide. If it stops there, the server rolls back after server.hold.
 //
-// What an error means follows from this. Until the second text is sent, nothing was committed and
-// nothing will be, however the connection ends, as the server rolls back a transaction whose client
-// is gone. Also a client that was cut off while it waited for the lock leaves nothing behind: its
-// session gets the lock, finds the connection closed, and releases it. Once the second text was
-// sent, only certain errors of the server say that it was not committed; see undone.
+// The meaning of an error follows from this. Until the second text is sent, nothing was committed
+// and nothing will be, however the connection ends, as the server rolls back a transaction whose
+// client is gone. Also a client that was cut off while it waited for the lock leaves nothing
+// behind: its session gets the lock, finds the connection closed, and releases it. Once the second
+// text was sent, only certain errors of the server say that it was not committed; see undone.
 //
 // Nothing is sent twice: a sql.Conn is one connection, on which database/sql does not try again.
 type transaction struct {
@@ -129,11 +129,11 @@ func (b *backend) send(ctx context.Context, c *sql.Conn, t *text,
 	return len(a.texts) == 0, err
 }
 
-// answers are the results of statements, in order, without those that have no rows.
+// answers are the results of statements, in order, without statements that have no rows.
 type answers struct {
 	ctx  context.Context
 	conn *sql.Conn
-	// texts are those that are not sent yet.
+	// texts are the texts that are not sent yet.
 	texts []string
 	// rows are the results of the text before, if there may be more.
 	rows *sql.Rows

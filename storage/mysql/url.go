@@ -93,55 +93,61 @@ func parseURL(text string) (*config, error) {
 	if err != nil {
 		return nil, errors.New("the parameters of the database URL are malformed")
 	}
-	socket := ""
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if len(query[name]) > 1 {
 			return nil, fmt.Errorf("the database URL has the parameter %s more than once", name)
 		}
-		value := query.Get(name)
-		switch name {
-		case "socket":
-			socket = value
-		case "password_file":
-			c.passwordFile = value
-		case "tls":
-			c.tls = value
-		case "ssl-ca":
-			c.tlsCA = value
-		case "ssl-cert":
-			c.tlsCert = value
-		case "ssl-key":
-			c.tlsKey = value
-		case "connect_timeout":
-			if _, seconds := strconv.Atoi(value); seconds == nil {
-				value += "s"
-			}
-			c.connectTimeout, err = positiveDuration(value)
-		case "pool_max_conns":
-			c.readConns, err = strconv.Atoi(value)
-			if err != nil || c.readConns < 1 {
-				err = errors.New("is not a number of at least 1")
-			}
-		case "pool_max_conn_lifetime":
-			c.connLifetime, err = positiveDuration(value)
-		case "pool_max_conn_idle_time":
-			c.connIdleTime, err = positiveDuration(value)
+		known, err := c.set(name, query.Get(name))
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("the parameter %s of the database URL %w", name, err)
+		case known:
+		case strings.Contains(u.RawQuery, "@"):
+			// If the password has a question mark in it, it is here.
+			return nil, errors.New("the database URL has an unknown parameter; write ? in a " +
+				"password as %3F, and @ in any part as %40")
 		default:
-			if strings.Contains(u.RawQuery, "@") {
-				// If the password has a question mark in it, it is here.
-				return nil, errors.New("the database URL has an unknown parameter; write ? in a " +
-					"password as %3F, and @ in any part as %40")
-			}
 			return nil, fmt.Errorf("the database URL has an unknown parameter %q", name)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("the parameter %s of the database URL %w", name, err)
-		}
 	}
-	if err := c.setAddress(u, socket); err != nil {
+	if err := c.setAddress(u, query.Get("socket")); err != nil {
 		return nil, err
 	}
 	return c, c.checkTLS()
+}
+
+// set sets what a parameter of the URL says, and tells whether the parameter is known.
+func (c *config) set(name, value string) (known bool, err error) {
+	switch name {
+	case "socket": // see setAddress
+	case "password_file":
+		c.passwordFile = value
+	case "tls":
+		c.tls = value
+	case "ssl-ca":
+		c.tlsCA = value
+	case "ssl-cert":
+		c.tlsCert = value
+	case "ssl-key":
+		c.tlsKey = value
+	case "connect_timeout":
+		if _, seconds := strconv.Atoi(value); seconds == nil {
+			value += "s"
+		}
+		c.connectTimeout, err = positiveDuration(value)
+	case "pool_max_conns":
+		c.readConns, err = strconv.Atoi(value)
+		if err != nil || c.readConns < 1 {
+			err = errors.New("is not a number of at least 1")
+		}
+	case "pool_max_conn_lifetime":
+		c.connLifetime, err = positiveDuration(value)
+	case "pool_max_conn_idle_time":
+		c.connIdleTime, err = positiveDuration(value)
+	default:
+		return false, nil
+	}
+	return true, err
 }
 
 func positiveDuration(s string) (time.Duration, error) {

@@ -19,7 +19,7 @@ type database struct {
 	lists                 *sqlkit.Lists
 	address               contract.Address
 	listener              listener
-	announcer             announcer
+	sender                sender
 	// ctx ends when the connections are closed.
 	ctx  context.Context
 	stop context.CancelFunc
@@ -75,7 +75,7 @@ func (d *database) closePools() {
 const groupBytes = 8 << 20
 
 // Limits implements [contract.Backend]. A key of twice the length would still fit into an entry of
-// a B-tree. What bounds a group is that it is held in memory several times, here and in the server.
+// a B-tree. A group is bounded since it is held in memory several times, here and in the server.
 func (b *backend) Limits() contract.Limits {
 	return contract.Limits{KeyBytes: contract.MaxKeyBytes, ValueBytes: contract.MaxValueBytes,
 		GroupMutations: 512, GroupBytes: groupBytes}

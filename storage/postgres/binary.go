@@ -10,8 +10,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// row is a row of a result in the binary format; nil stands for NULL. The statements' columns are
-// of the types bigint, boolean, bytea and text, and arrays of them, and never NULL unless it is
+// row is a row of a result in the binary format; nil stands for NULL. The statements' columns have
+// the types bigint, boolean, bytea and text, and arrays of them, and are never NULL unless it is
 // said.
 type row [][]byte
 

@@ -47,8 +47,8 @@ var planner = map[string]string{
 	"jit":                             "off",
 }
 
-// sessionSettings is the statement that sets a session up. What the URL sets is left alone, but for
-// what the statements rely on.
+// sessionSettings is the statement that sets a session up. Settings that the URL makes are left
+// alone, but for what the statements rely on.
 //
 // The server's time limits do not count while a commit waits for the disk or for a synchronous
 // standby. A group's values pass through a few nodes of the plan, each of which may keep them in
@@ -209,8 +209,8 @@ func majorVersion(s string) (int, error) {
 
 // setUp makes a session's settings, in its first statement: until then the role's own time limits
 // hold, which are not made for what follows. They are not sent as parameters of the connection,
-// since poolers refuse those that they do not know. Behind a pooler in transaction mode a session
-// is not ours to set up, and reads keep to the role's limits.
+// since poolers refuse parameters that they do not know. Behind a pooler in transaction mode a
+// session is not ours to set up, and reads keep to the role's limits.
 func (c *config) setUp(ctx context.Context, conn *pgx.Conn, settings string) error {
 	if !c.prepared {
 		return nil

@@ -302,7 +302,7 @@ func TestRoleTimeout(t *testing.T) {
 			if pooled {
 				url = with(t, startPgBouncer(t, url, "session"), "pool_max_conns", "1")
 			}
-			// What reads the store while it connects has to wait.
+			// A connection that reads the store has to wait.
 			holder := connect(t, database)
 			exec(t, holder, "BEGIN", "LOCK TABLE rowkeeper_store IN ACCESS EXCLUSIVE MODE")
 			opened := make(chan error, 1)

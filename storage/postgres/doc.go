@@ -34,9 +34,9 @@
 // is verified, so that the password goes to nobody else. Where TLS is not certain, a password is
 // not sent in clear text, whatever the server asks for, unless require_auth=password is set.
 //
-// What pgx knows besides (such as channel_binding, sslnegotiation, service and passfile) works as
-// it does there, as do the environment variables of libpq: PGPASSWORD, PGSSLMODE and so on. Any
-// other parameter is a setting of the session, and the server refuses those that it does not know.
+// All that pgx knows besides (such as channel_binding, sslnegotiation, service and passfile) works
+// as it does there, as do the environment variables of libpq: PGPASSWORD, PGSSLMODE and so on. Any
+// other parameter is a setting of the session, and the server refuses one that it does not know.
 //
 // The password is that of password_file, else of the URL, else of PGPASSWORD, else of a .pgpass
 // file. Files and the environment are read again for every new connection, so credentials can be

@@ -66,7 +66,7 @@ func ProbeEvery(b contract.Backend, interval time.Duration) {
 
 // Alone tells whether a backend's process announces nothing, since nobody else listens.
 func Alone(b contract.Backend) bool {
-	a := &b.(*backend).announcer
+	a := &b.(*backend).sender
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.alone

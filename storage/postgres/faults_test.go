@@ -257,8 +257,8 @@ func TestZombies(t *testing.T) {
 	}
 }
 
-// Sessions are killed under load. What was acknowledged is there, what was refused is not, and what
-// is unknown is one or the other for good.
+// Sessions are killed under load. A write that was acknowledged is there, one that was refused is
+// not, and an unknown one is one or the other for good.
 func TestTerminatedSessions(t *testing.T) {
 	url := migrated(t)
 	b, admin := openURL(t, url), connect(t, url)

@@ -18,11 +18,11 @@ import (
 // with each of them, though most databases have one process, which hears of its own writes without
 // the server. So a process announces nothing while it is alone: while no other one listens.
 //
-// Who listens holds a shared advisory lock in its session, and a process asks the server whether
-// its own session could have the lock for itself. The server knows which sessions live, so the
-// answer is true. Who begins to listen takes the lock first, then notifies, and holds that
-// notifications flow when it hears itself. So a process that was alone hears of the new one. Then
-// it tells what it did not announce, and announces from then on.
+// A process that listens holds a shared advisory lock in its session, and each process asks the
+// server whether its own session could have the lock for itself. The server knows which sessions
+// live, so the answer is true. A process that begins to listen takes the lock first, then notifies,
+// and holds that notifications flow when it hears itself. So a process that was alone hears of the
+// new one. Then it tells what it did not announce, and announces from then on.
 //
 // There is one gap. A process whose session is dead may not know it yet, and think that it is alone
 // while another one begins. It finds out within probeInterval and probeTimeout. Until then the
@@ -37,11 +37,11 @@ const (
 
 // Announce implements [contract.Notifier].
 func (d *database) Announce(ctx context.Context, heads []contract.Announced) error {
-	return d.announcer.tell(ctx, d.announcer.audible(heads)...)
+	return d.sender.tell(ctx, d.sender.audible(heads)...)
 }
 
-// announcer tells of the heads of all stores of the process.
-type announcer struct {
+// sender tells the other processes of new heads, by notifications, for all stores of the process.
+type sender struct {
 	d *database
 	// process is how the process knows its own notifications.
 	process string
@@ -54,50 +54,50 @@ type announcer struct {
 }
 
 // payload is how a new head of a store is announced.
-func (a *announcer) payload(store int32, r contract.Revision) string {
-	return fmt.Sprintf("%s %d %d", a.process, store, r)
+func (s *sender) payload(store int32, r contract.Revision) string {
+	return fmt.Sprintf("%s %d %d", s.process, store, r)
 }
 
 // audible returns the payloads for the heads. While the process is alone, it keeps the heads and
 // returns none.
-func (a *announcer) audible(heads []contract.Announced) (payloads []string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (s *sender) audible(heads []contract.Announced) (payloads []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, h := range heads {
 		store := h.Store.(*backend).store
-		if a.alone {
-			a.untold[store] = max(a.untold[store], h.Revision)
+		if s.alone {
+			s.untold[store] = max(s.untold[store], h.Revision)
 		} else {
-			payloads = append(payloads, a.payload(store, h.Revision))
+			payloads = append(payloads, s.payload(store, h.Revision))
 		}
 	}
 	return payloads
 }
 
 // setAlone says whether somebody else listens. Then it tells what was not told, and does not wait.
-func (a *announcer) setAlone(alone bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.alone = alone; alone || len(a.untold) == 0 {
+func (s *sender) setAlone(alone bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.alone = alone; alone || len(s.untold) == 0 {
 		return
 	}
 	var payloads []string
-	for store, r := range a.untold {
-		payloads = append(payloads, a.payload(store, r))
+	for store, r := range s.untold {
+		payloads = append(payloads, s.payload(store, r))
 	}
-	clear(a.untold)
-	go func() { _ = a.tell(a.d.ctx, payloads...) }() // who does not hear it polls
+	clear(s.untold)
+	go func() { _ = s.tell(s.d.ctx, payloads...) }() // who does not hear it polls
 }
 
 // tell fails if the server's queue of notifications is full: then a session somewhere has been
 // listening for very long without reading.
-func (a *announcer) tell(ctx context.Context, payloads ...string) error {
+func (s *sender) tell(ctx context.Context, payloads ...string) error {
 	if len(payloads) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.d.cfg.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.d.cfg.timeout)
 	defer cancel()
-	_, err := a.d.tails.Exec(ctx, sqlAnnounce, payloads)
+	_, err := s.d.tails.Exec(ctx, sqlAnnounce, payloads)
 	return readError(err)
 }
 
@@ -183,8 +183,8 @@ func (l *listener) status(ctx context.Context, err error) {
 	}
 }
 
-// heard tells the store that a notification is of. Whatever another process says, it tells that
-// there is one.
+// heard tells the store that a notification names. Any word of another process tells that there is
+// one.
 func (l *listener) heard(ctx context.Context, payload string) {
 	var (
 		process string
@@ -192,8 +192,8 @@ func (l *listener) heard(ctx context.Context, payload string) {
 		r       contract.Revision
 	)
 	_, err := fmt.Sscan(payload, &process, &store, &r)
-	if process != l.d.announcer.process {
-		l.d.announcer.setAlone(false)
+	if process != l.d.sender.process {
+		l.d.sender.setAlone(false)
 	}
 	if err != nil {
 		return // it is a probe
@@ -223,8 +223,8 @@ func (l *listener) run(ctx context.Context, ended chan<- struct{}) {
 			retry.Reset()
 			l.status(ctx, nil)
 		})
-		// Who does not listen does not hear whether it is alone.
-		l.d.announcer.setAlone(false)
+		// A process that does not listen does not hear whether it is alone.
+		l.d.sender.setAlone(false)
 		if ctx.Err() != nil {
 			return
 		}
@@ -268,8 +268,8 @@ func (l *listener) listen(ctx context.Context, flowing func()) error {
 			return fmt.Errorf("LISTEN is without effect: a notification did not come back within "+
 				"%v; connect to PostgreSQL itself, or to a pooler in session mode", probeTimeout)
 		case errors.Is(err, errSilence):
-			probe = l.d.announcer.process + " probe " + rand.Text()
-			if err := l.d.announcer.tell(ctx, probe); err != nil {
+			probe = l.d.sender.process + " probe " + rand.Text()
+			if err := l.d.sender.tell(ctx, probe); err != nil {
 				return fmt.Errorf("NOTIFY is refused: %w", err)
 			}
 			next = time.Now().Add(probeTimeout)
@@ -292,7 +292,7 @@ func (l *listener) listen(ctx context.Context, flowing func()) error {
 			if err := l.ask(ctx, conn, sqlAlone, &alone); err != nil {
 				return err
 			}
-			l.d.announcer.setAlone(alone)
+			l.d.sender.setAlone(alone)
 			probe, next = "", time.Now().Add(l.interval)
 		}
 	}

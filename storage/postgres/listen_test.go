@@ -55,7 +55,8 @@ func announce(t *testing.T, b contract.Backend, r contract.Revision) {
 	}
 }
 
-// A process that is alone announces nothing. Who begins to listen hears what it has missed.
+// A process that is alone announces nothing. A process that begins to listen hears what it has
+// missed.
 func TestAlone(t *testing.T) {
 	url := migrated(t)
 	first, second, admin := openURL(t, url), openURL(t, url), connect(t, url)

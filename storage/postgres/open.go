@@ -62,7 +62,7 @@ WHERE NOT has_table_privilege(name, privilege)`
 func connect(ctx context.Context, cfg *config) (*database, error) {
 	d := &database{cfg: cfg, lists: sqlkit.NewLists(int(cfg.pool.MaxConns))}
 	d.listener = listener{d: d, interval: probeInterval, ears: map[int32]map[*ear]struct{}{}}
-	d.announcer = announcer{d: d, process: rand.Text(), untold: map[int32]contract.Revision{}}
+	d.sender = sender{d: d, process: rand.Text(), untold: map[int32]contract.Revision{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	for _, p := range []struct {
 		pool   **pgxpool.Pool

@@ -209,7 +209,7 @@ func TestOldServer(t *testing.T) {
 	}
 }
 
-// The server's role needs no rights on the schema, and not those that managed services keep for
+// The server's role needs no rights on the schema, and not the ones that managed services keep for
 // themselves.
 func TestUnprivilegedRole(t *testing.T) {
 	database := migrated(t)

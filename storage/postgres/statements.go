@@ -14,8 +14,8 @@ import (
 //
 // Rules that hold for all of them:
 //
-//   - A statement has one snapshot in READ COMMITTED, taken when it starts. What it returns is of
-//     one moment, the state included.
+//   - A statement has one snapshot in READ COMMITTED, taken when it starts. Its answer shows one
+//     moment, the state included.
 //   - Plans must not depend on statistics: a statement is prepared when the tables may be empty,
 //     and kept while they grow. On these connections sequential and bitmap scans, hash and merge
 //     joins are off (see connect.go), and a table is joined by LATERAL (… OFFSET 0), which the
@@ -45,10 +45,10 @@ var parameter = regexp.MustCompile(`\$([0-9]+)`)
 // primary key. The role is read in the same statement, since a connection can outlive the server's
 // role behind it.
 //
-// What is returned of it has two columns, the header, since each row of a read has them, too, and a
-// column costs something even where it is NULL. Reads of many rows return the header as a row of
-// its own, the others beside theirs. The rows after it come in the order of their part of the UNION
-// ALL, which is appended as it is.
+// The header is the two columns that are returned of it, since each row of a read has them, too,
+// and a column costs something even where it is NULL. Reads of many rows return the header as a row
+// of its own, the others beside theirs. The rows after it come in the order of their part of the
+// UNION ALL, which is appended as it is.
 const state = `
 state AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
@@ -256,7 +256,7 @@ SELECT header.*, (
 FROM header`)
 
 // sqlExpired reads the keys with the earliest expiry, one more than asked for, by the partial index
-// on expiry. Go tells those that have expired from the next one. The keys of leases have a negative
+// on expiry. Go tells the expired ones from the next one. The keys of leases have a negative
 // expiry.
 //
 // $1 limit + 1.
@@ -654,8 +654,8 @@ const (
 )
 
 // sqlCreateStore creates a store with its first marker, unless there is one of the name: two at the
-// same time wait for each other at the unique index on the name. Whoever may write to the others
-// may write to it, too.
+// same time wait for each other at the unique index on the name. A program that may write to the
+// others may write to it, too.
 //
 // $1 name.
 const sqlCreateStore = `
@@ -809,7 +809,7 @@ FROM unnest($1::text[]) payload`
 // itself for longer than sqlAlone takes. No store has the id 0, whose sweep would have this lock.
 const sqlListens = `SELECT pg_advisory_lock_shared('rowkeeper_log'::regclass::oid::int, 0)`
 
-// sqlAlone tells whether no other session has the lock of those that listen. A session's own lock
+// sqlAlone tells whether no other session has the lock of listening sessions. A session's own lock
 // is not in its way, and what it tries ends with the statement.
 const sqlAlone = `SELECT pg_try_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 0)`
 

@@ -8,8 +8,7 @@ import (
 )
 
 // TestSweepLeavesTheStoreRow: a version of the store row for each batch of the sweep would make
-// commits slow while somebody holds a snapshot. What was not recorded is swept again by another
-// process.
+// commits slow while somebody holds a snapshot. Another process sweeps again what was not recorded.
 func TestSweepLeavesTheStoreRow(t *testing.T) {
 	database := migrated(t)
 	b, conn := openURL(t, database), connect(t, database)

@@ -162,8 +162,8 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 			}
 			t.done++
 		case *pgproto3.ErrorResponse:
-			// What follows up to Sync is skipped by the server, COMMIT too. An error of COMMIT
-			// itself means that the transaction was rolled back.
+			// The server skips all messages up to Sync, COMMIT too. An error of COMMIT itself means
+			// that the transaction was rolled back.
 			refused = pgconn.ErrorResponseToPgError(msg)
 		case *pgproto3.ReadyForQuery:
 			switch {

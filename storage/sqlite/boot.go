@@ -7,8 +7,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// Durability implements [contract.Backend]. What is not on the disk is in the operating system's
-// memory, so it is lost with its boot. A store in memory is lost in any case.
+// Durability implements [contract.Backend]. A commit that is not on the disk is in the operating
+// system's memory, so it is lost with its boot. A store in memory is lost in any case.
 func (b *backend) Durability(ctx context.Context) (d contract.Durability, err error) {
 	err = b.readDespiteFence(ctx, b.heads, func(_ context.Context, c *sqlite3.Conn) error {
 		s, err := c.Prepare(selectBoot)

@@ -53,7 +53,7 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 	return res, nil
 }
 
-// tokensAt reads the tokens of the rows at the positions' revisions, zero for those that are not
+// tokensAt reads the tokens of the rows at the positions' revisions, zero for rows that are not
 // there.
 func tokensAt(c *sqlite3.Conn, positions []contract.Position) ([]contract.Token, error) {
 	tokens := make([]contract.Token, len(positions))

@@ -33,8 +33,8 @@
 //
 // Each store is a file of its own. That of the URL is the default store. The others lie in a
 // directory beside it, whose name is that of the file with ".stores" after it: the store "team" of
-// state.db is state.db.stores/team.db. Whoever copies or moves the file of the URL does the same
-// with the directory, and a copy of several stores is not one moment.
+// state.db is state.db.stores/team.db. Copy or move the directory together with the file of the
+// URL; a copy of several stores is not one moment.
 //
 // # How it works
 //
@@ -66,8 +66,8 @@
 //     keep the log from being copied, and must not stop writes. They go on, and each tries again.
 //   - A clean close copies the log, commits "closed", and closes. If it is the last one, SQLite
 //     copies that to the file and removes the log. If not, the next commit of the others finds
-//     "closed", and marks the file again. Who has committed nothing leaves the log of others as it
-//     is.
+//     "closed", and marks the file again. A process that has committed nothing leaves the log of
+//     others as it is.
 //   - A log that is emptied by force gets a commit of the mark at once. So beside a marked file
 //     there is always a log that is not empty.
 //

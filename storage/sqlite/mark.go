@@ -10,8 +10,8 @@ import (
 // The file's mark, SQLite's user_version, tells whether a write-ahead log belongs to the file. The
 // package documentation has the argument, "A log that is gone".
 //
-// Whoever finds markOpen in the log knows that the file is marked: it was committed after
-// markOpening had been copied to the file, and before anybody had committed anything else.
+// If markOpen is in the log, the file is marked: markOpen was committed after markOpening had been
+// copied to the file, and before anybody had committed anything else.
 const (
 	markClosed  = 0 // all commits are in the file
 	markOpening = 1 // somebody is about to commit
@@ -109,9 +109,9 @@ func (b *backend) lostLog(c *sqlite3.Conn) (lost bool, err error) {
 }
 
 // logLost decides by the mark that is read from a file, and the length of its log while it is read.
-// A file is marked by a checkpoint only, which leaves the frame of the mark in the log. Whoever
-// takes that away says so: a clean close commits markClosed before, and emptyLog commits the mark
-// anew.
+// A file is marked by a checkpoint only, which leaves the frame of the mark in the log. The code
+// that takes that away says so: a clean close commits markClosed before, and emptyLog commits the
+// mark anew.
 func logLost(mark, bytes int64) bool {
 	return mark == markLost || mark != markClosed && bytes == 0
 }

@@ -76,7 +76,7 @@ func TestMark(t *testing.T) {
 	if mark := markInFile(t, m.path); mark != markClosed {
 		t.Errorf("after a clean close the file has the mark %d", mark)
 	}
-	// Who only reads marks nothing, and leaves no log.
+	// A reader marks nothing, and leaves no log.
 	b := open(t, "sqlite://"+m.path)
 	if _, err := b.State(context.Background()); err != nil {
 		t.Error(err)

@@ -8,9 +8,9 @@ import (
 
 // place is where a file is in its file system: its name, and the identity of its directory.
 //
-// The fingerprint is the file's identity and its place. What is in it, and what is not, follows
-// from what it is for: it has to change whenever the history may be another one, and should change
-// for nothing else, since each change ends all watches.
+// The fingerprint is the file's identity and its place. Its parts follow from its purpose: it has
+// to change whenever the history may be another one, and should change for nothing else, since each
+// change ends all watches.
 //
 //   - The inode and the time of its creation change when the file is written anew: by cp, rsync,
 //     tar, a dump, a copy to another volume. A copy may be from the past.

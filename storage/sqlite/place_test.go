@@ -61,7 +61,7 @@ func TestFingerprint(t *testing.T) {
 			rename(t, path+".copy", path)
 			return path
 		}, false},
-		// What cannot be noticed; see the package's documentation.
+		// These changes cannot be noticed; see the package's documentation.
 		{"overwritten", func(t *testing.T, _, path string) string {
 			copyFile(t, path, path+".copy")
 			copyFile(t, path+".copy", path)

@@ -27,8 +27,8 @@ import (
 // that is not that store is refused, and so is a missing one, until a person has mended it. So is
 // the file itself, if its log is gone and could not be saved; see mark.go.
 
-// displaced compares the files that are open with those that have their names: errMoved tells that
-// the database's is another one, and errLogRemoved that its log's is.
+// displaced compares the files that are open with the files that have their names now: errMoved
+// tells that the database's is another one, and errLogRemoved that its log's is.
 func (b *backend) displaced() error {
 	if b.cfg.memory() {
 		return nil

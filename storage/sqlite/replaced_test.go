@@ -393,7 +393,7 @@ func TestForeignLog(t *testing.T) {
 		_, err = Driver.Migrate(context.Background(), "sqlite://"+m.path, options(t))
 		oneSentence(t, err, contract.Invalid, m.path, "may belong to another file", "remove "+m.path+"-wal")
 	}
-	// What the sentence says helps: both files were left as they were.
+	// The advice of the sentence helps: both files were left as they were.
 	for _, suffix := range []string{"-wal", "-shm"} {
 		rename(t, m.path+suffix, m.path+".old"+suffix)
 	}

@@ -2,8 +2,8 @@ package sqlite
 
 import "github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 
-// The statements. A read's state and rows are of one snapshot: the state is in the statement's one
-// row, or the state's statement is stepped first and reset last, and SQLite ends a connection's
+// The statements. A read's state and rows come from one snapshot: the state is in the statement's
+// one row, or the state's statement is stepped first and reset last, and SQLite ends a connection's
 // read transaction when its last statement is reset. Parameters are numbered in the order in which
 // they are bound.
 //
@@ -54,7 +54,7 @@ var inTransaction = sqlkit.TxStatements{
 	SetQuota: updateQuota,
 }
 
-// state are the columns of the state without the clock. They are of the store row and the newest
+// state are the columns of the state without the clock. They come from the store row and the newest
 // row of the log, by their primary keys; SQLite takes the greatest one from the end of the B-tree.
 const (
 	state        = `s.epoch, s.compacted, s.swept, h.revision, h.token`
@@ -240,8 +240,8 @@ const deleteLive = `
 DELETE FROM rowkeeper_live WHERE key = ?1`
 
 // selectGroup finds the rows of a group in the newest revisions, by the log's primary key: none of
-// it can be older than the head was when the group was begun. It reads no values. What it walks is
-// what was written since.
+// it can be older than the head was when the group was begun. It reads no values. It walks the rows
+// that were written since.
 const selectGroup = `
 SELECT revision, key, prev_revision, create_revision, version, lease, time, deleted
 FROM rowkeeper_log

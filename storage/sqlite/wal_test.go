@@ -162,8 +162,8 @@ func TestLogAfterARollback(t *testing.T) {
 	}
 }
 
-// TestShownIsDurable kills a process that has not waited for the disk. Whoever opens the file next
-// waits for it before anything is answered, and answers nothing if that fails.
+// TestShownIsDurable kills a process that has not waited for the disk. The next process that opens
+// the file waits for it before anything is answered, and answers nothing if that fails.
 func TestShownIsDurable(t *testing.T) {
 	ctx := context.Background()
 	url := fresh(t)

@@ -79,10 +79,10 @@ const restoreRounds = 20
 
 // Restore makes the objects what they were when they were captured. It does so by ordinary writes,
 // so that nothing that was promised is broken: revisions go on, each change is an event, and
-// watches, caches and other replicas follow without beginning anew. What was created since is
-// deleted. What was changed or deleted is written again, with its old content and UID and a new
-// resourceVersion. If an object was deleted and created again since, watches see it deleted and
-// then created.
+// watches, caches and other replicas follow without beginning anew. Objects that were created since
+// are deleted. An object that was changed or deleted is written again, with its old content and UID
+// and a new resourceVersion. If an object was deleted and created again since, watches see it
+// deleted and then created.
 //
 // A time to live is not captured. An object that has one and has to be written again loses it.
 //

@@ -15,7 +15,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/storagetest"
 )
 
-// What a test has written is undone: the objects are again those of before.
+// The writes of a test are undone: the objects are again those of before.
 func ExampleRestore() {
 	ctx := context.Background()
 	store, err := storage.Open(ctx, storage.Config{URL: "memory:",

@@ -564,6 +564,25 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, pool.Close()) }()
 	registry := prometheus.NewRegistry()
+	useless, tried, end := c.begin(ctx, pool, registry)
+	defer end()
+	select {
+	case <-tried:
+	case <-time.After(startWait):
+	}
+	select {
+	case err := <-useless:
+		return err
+	default:
+		return c.serve(ctx, out, registry, useless)
+	}
+}
+
+// begin begins to open the stores, and to answer the connections that they are given, until end is
+// called. tried is closed when each has been tried. useless has the error then, if none could be
+// opened.
+func (c *etcdCommand) begin(ctx context.Context, pool *etcd.StorePool,
+	registry *prometheus.Registry) (useless <-chan error, tried <-chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	firsts := make(chan error, len(c.stores))
 	var opening sync.WaitGroup
@@ -575,7 +594,14 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 		registry.MustRegister(s.etcdMetrics())
 		opening.Go(func() { s.keepOpening(ctx, firsts) })
 	}
-	defer func() {
+	failed, done := make(chan error, 1), make(chan struct{})
+	opening.Go(func() {
+		defer close(done)
+		if err := firstOpened(ctx, firsts); err != nil {
+			failed <- err
+		}
+	})
+	return failed, done, func() {
 		cancel()
 		opening.Wait()
 		var ending sync.WaitGroup
@@ -583,25 +609,13 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 			ending.Go(s.end)
 		}
 		ending.Wait()
-	}()
-	useless := make(chan error, 1)
-	tried := make(chan struct{})
-	opening.Go(func() {
-		defer close(tried)
-		if err := firstOpened(ctx, firsts); err != nil {
-			useless <- err
-		}
-	})
-	select {
-	case <-tried:
-	case <-time.After(startWait):
 	}
-	select {
-	case err := <-useless:
-		return err
-	default:
-	}
+}
 
+// serve listens where clients connect, until the context ends, a listener fails, or the stores turn
+// out to be useless.
+func (c *etcdCommand) serve(ctx context.Context, out io.Writer, registry *prometheus.Registry,
+	useless <-chan error) error {
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	ended := make(chan error, 1)

@@ -158,7 +158,7 @@ func newSplitter(l net.Listener, d *door) *splitter {
 }
 
 // await notes a connection that has not said what it is, and closes the oldest one if there are too
-// many. What it returns is called when it is over.
+// many. Call what it returns when the waiting is over.
 func (s *splitter) await(conn net.Conn) (over func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -88,7 +88,7 @@ spec:
 		return thing().code == 0
 	})
 
-	// What cannot be a policy is refused when it is written.
+	// A wrong policy is refused when it is written.
 	for _, c := range []struct{ object, from, to, want string }{
 		{policy, "startsWith(variables.prefix)", "startsWith(",
 			"spec.validations[0].expression: Invalid value:"},
@@ -190,7 +190,7 @@ spec:
 		return !tried(manifest("other", "make"))() && !tried(widget("other"))()
 	})
 
-	// What cannot be a policy is refused when it is written.
+	// A wrong policy is refused when it is written.
 	for _, c := range []struct{ object, from, to, want string }{
 		{policy, "'team': variables.team", "'team': variables.group", "undefined field 'group'"},
 		{policy, "Object{metadata: Object.metadata{labels: {'team': variables.team}}}", "'text'",

@@ -133,7 +133,7 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// What clients send that cannot be right is answered by the status that kube-apiserver has for it.
+// Requests that cannot be right are answered by the status that kube-apiserver has for them.
 func TestBadRequests(t *testing.T) {
 	s := start(t, t.TempDir())
 	s.ok(t, manifest("there", "x"), "create", "-f", "-")

@@ -72,7 +72,7 @@ func convertBoxes(w http.ResponseWriter, r *http.Request) {
 
 // A webhook converts between the versions. While it cannot be reached, what was stored is there,
 // and can be read in the version in which it is stored.
-func TestConversionWebhook(t *testing.T) { eachDatabase(t, testConversionWebhook) }
+func TestConversionWebhook(t *testing.T) { anyDatabase(t, testConversionWebhook) }
 
 func testConversionWebhook(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir(), "--enable-crds")
@@ -124,8 +124,9 @@ func testConversionWebhook(t *testing.T, start func(string, ...string) *server) 
 	})
 }
 
-// What is wrong is refused with the words of kube-apiserver, and what was there stays as it was.
-func TestBadDefinitionsAndObjects(t *testing.T) { eachDatabase(t, testBadDefinitionsAndObjects) }
+// Wrong objects are refused with the words of kube-apiserver, and the objects that were there stay
+// as they were.
+func TestBadDefinitionsAndObjects(t *testing.T) { anyDatabase(t, testBadDefinitionsAndObjects) }
 
 func testBadDefinitionsAndObjects(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir(), "--enable-crds")
@@ -196,7 +197,7 @@ func testBadDefinitionsAndObjects(t *testing.T, start func(string, ...string) *s
 	s.ok(t, "", "delete", "wg", "large")
 }
 
-// What is defined by one server is served by the others.
+// A kind that is defined by one server is served by the others.
 func TestDefinitionsOnReplicas(t *testing.T) { eachDatabase(t, testDefinitionsOnReplicas) }
 
 func testDefinitionsOnReplicas(t *testing.T, start func(string, ...string) *server) {

@@ -129,7 +129,7 @@ func (s *server) storedWidgets(t *testing.T) map[string]string {
 }
 
 // Everything that a definition says, as a user sees it.
-func TestCustomResources(t *testing.T) { eachDatabase(t, testCustomResources) }
+func TestCustomResources(t *testing.T) { anyDatabase(t, testCustomResources) }
 
 func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir(), "--enable-crds")
@@ -294,7 +294,7 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 			return strings.Contains(s.kubectl(t, widget("new", "note: also too long"), "create",
 				"--dry-run=server", "-f", "-").stderr, "Too long: may not be more than 3")
 		})
-		// What was stored before stays readable, and other fields can be changed.
+		// Objects that were stored before stay readable, and other fields can be changed.
 		for _, name := range []string{"two", "nay"} {
 			s.ok(t, "", "patch", "wg", name, "--type=merge", "-p", `{"spec":{"replicas":7}}`)
 			if got := s.read(t, "wg/"+name, ".spec.replicas"); got != "7" {
@@ -334,7 +334,7 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 }
 
 // Namespaces and what is in them.
-func TestNamespaces(t *testing.T) { eachDatabase(t, testNamespaces) }
+func TestNamespaces(t *testing.T) { anyDatabase(t, testNamespaces) }
 
 func testNamespaces(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir(), "--enable-crds")

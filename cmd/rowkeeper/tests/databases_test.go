@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"slices"
 	"strings"
@@ -23,31 +24,69 @@ import (
 func eachDatabase(t *testing.T,
 	test func(t *testing.T, start func(dir string, args ...string) *server)) {
 	for _, kind := range programs.Kinds() {
-		kind := string(kind)
-		t.Run(kind, func(t *testing.T) {
-			if only := os.Getenv("ROWKEEPER_TEST_ONLY"); only != "" &&
-				!slices.Contains(strings.Split(only, ","), kind) {
-				t.Skipf("%s: ROWKEEPER_TEST_ONLY leaves it out", kind)
-			}
-			var flags []string
-			if kind != "sqlite" {
-				url, err := databaseServers[kind]()
-				if err != nil && slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"),
-					","), kind) {
-					t.Fatal(err)
-				}
-				if err != nil {
-					t.Skip(err)
-				}
-				// All tests share a database server. Each has keys of its own.
-				flags = []string{"--database=" + url, fmt.Sprintf("--storage-prefix=/test-%d",
-					prefixes.Add(1))}
-			}
-			test(t, func(dir string, args ...string) *server {
-				return start(t, dir, append(slices.Clone(flags), args...)...)
-			})
-		})
+		onDatabase(t, string(kind), test)
 	}
+}
+
+// anyDatabase runs a test on one kind of database. It is for tests of what stands above the
+// storage: storage/conformance shows that it finds the same on all kinds. The tests take turns, by
+// their names, so that each kind has some of them.
+func anyDatabase(t *testing.T,
+	test func(t *testing.T, start func(dir string, args ...string) *server)) {
+	kinds := slices.DeleteFunc(programs.Kinds(),
+		func(kind programs.Kind) bool { return !isTested(string(kind)) })
+	name := fnv.New32a()
+	name.Write([]byte(t.Name()))
+	for turn := range kinds {
+		kind := string(kinds[(name.Sum32()+uint32(turn))%uint32(len(kinds))])
+		if _, err := databaseFlags(kind); err == nil || isRequired(kind) {
+			onDatabase(t, kind, test)
+			return
+		}
+	}
+	t.Skip("none of the databases that ROWKEEPER_TEST_ONLY names can be had")
+}
+
+func onDatabase(t *testing.T, kind string,
+	test func(t *testing.T, start func(dir string, args ...string) *server)) {
+	t.Run(kind, func(t *testing.T) {
+		if !isTested(kind) {
+			t.Skipf("%s: ROWKEEPER_TEST_ONLY leaves it out", kind)
+		}
+		flags, err := databaseFlags(kind)
+		if err != nil && isRequired(kind) {
+			t.Fatal(err)
+		}
+		if err != nil {
+			t.Skip(err)
+		}
+		test(t, func(dir string, args ...string) *server {
+			return start(t, dir, append(slices.Clone(flags), args...)...)
+		})
+	})
+}
+
+func isTested(kind string) bool {
+	only := os.Getenv("ROWKEEPER_TEST_ONLY")
+	return only == "" || slices.Contains(strings.Split(only, ","), kind)
+}
+
+func isRequired(kind string) bool {
+	return slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","), kind)
+}
+
+// databaseFlags are the flags of a server with a database of a kind. All tests share a database
+// server. Each has keys of its own.
+func databaseFlags(kind string) ([]string, error) {
+	if kind == "sqlite" {
+		return nil, nil
+	}
+	url, err := databaseServers[kind]()
+	if err != nil {
+		return nil, err
+	}
+	return []string{"--database=" + url,
+		fmt.Sprintf("--storage-prefix=/test-%d", prefixes.Add(1))}, nil
 }
 
 var prefixes atomic.Int64

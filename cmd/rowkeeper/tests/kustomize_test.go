@@ -79,7 +79,7 @@ func TestKustomize(t *testing.T) {
 		t.Errorf("the settings are %s", got)
 	}
 
-	// What is in the namespace may go with it before kubectl comes to it.
+	// Objects in the namespace may go with it before kubectl comes to them.
 	s.ok(t, "", "delete", "-k", dir, "--ignore-not-found")
 	s.refused(t, "", `namespaces "plant" not found`, "get", "ns", "plant")
 	s.refused(t, "", "not found", "get", "crd", "widgets.factory.example.com")

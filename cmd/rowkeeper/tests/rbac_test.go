@@ -35,7 +35,7 @@ func (s *server) userFile(t testing.TB, user string, groups ...string) string {
 
 // Roles pass the cases that they pass in a cluster.
 func TestRolesAsInACluster(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, start func(string, ...string) *server) {
+	anyDatabase(t, func(t *testing.T, start func(string, ...string) *server) {
 		rolestest.Run(t, start(t.TempDir(), "--enable-crds").config(t))
 	})
 }
@@ -43,7 +43,7 @@ func TestRolesAsInACluster(t *testing.T) {
 // A user has the rights of roles, before and after a restart and on every replica that knows the
 // user.
 func TestRolesOfUsers(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, start func(string, ...string) *server) {
+	anyDatabase(t, func(t *testing.T, start func(string, ...string) *server) {
 		dir := t.TempDir()
 		s := start(dir, "--enable-crds")
 		file := s.userFile(t, "jane", "dev")

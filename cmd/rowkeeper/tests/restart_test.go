@@ -232,39 +232,44 @@ func testRestartUnderLoad(t *testing.T, start func(string, ...string) *server) {
 	}
 }
 
-// A thousand pipelines as people write them, by kubectl alone: applied, listed, watched, changed,
-// kept over a crash, deleted.
-func TestThousandManifests(t *testing.T) {
-	manifests := filepath.Join(t.TempDir(), "manifests")
+// manifests is how many pipelines there are: more than a page of kubectl's lists, which has 500.
+// kubectl takes one after the other, so each costs time.
+const manifests = 520
+
+// Many pipelines as people write them, by kubectl alone: applied, listed, watched, changed, kept
+// over a crash, deleted.
+func TestManyManifests(t *testing.T) {
+	t.Parallel()
+	files := filepath.Join(t.TempDir(), "manifests")
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := run(t, root, "", nil, "go", "run", "./cmd/rowkeeper/tests/manifests", "-n", "1000",
-		"-namespace", "default", "-o", manifests); r.code != 0 {
+	if r := run(t, root, "", nil, "go", "run", "./cmd/rowkeeper/tests/manifests", "-n",
+		strconv.Itoa(manifests), "-namespace", "default", "-o", files); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
-	if files, err := os.ReadDir(manifests); err != nil || len(files) != 1000 {
-		t.Fatalf("%d manifests: %v", len(files), err)
+	if written, err := os.ReadDir(files); err != nil || len(written) != manifests {
+		t.Fatalf("%d manifests: %v", len(written), err)
 	}
 	dir := t.TempDir()
 	s := start(t, dir)
 	watched := s.kubectlBackground(t, "get", "pl", "-w", "--no-headers")
-	if out := s.ok(t, "", "apply", "-f", manifests); strings.Count(out, " created\n") != 1000 {
+	if out := s.ok(t, "", "apply", "-f", files); strings.Count(out, " created\n") != manifests {
 		t.Errorf("not all were created:\n%s", out)
 	}
 	names := s.ok(t, "", "get", "pl", "-o", "name")
-	if n := strings.Count(names, "\n"); n != 1000 {
+	if n := strings.Count(names, "\n"); n != manifests {
 		t.Errorf("%d are listed", n)
 	}
 	seen := map[string]bool{}
-	for len(seen) < 1000 {
+	for len(seen) < manifests {
 		name, _, _ := strings.Cut(<-watched.lines, " ")
 		seen[name] = true
 	}
 	watched.stop()
 	if out := s.ok(t, "", "label", "pl", "--all", "wave=1"); strings.Count(out,
-		" labeled\n") != 1000 {
+		" labeled\n") != manifests {
 		t.Error("not all were labeled")
 	}
 
@@ -273,11 +278,11 @@ func TestThousandManifests(t *testing.T) {
 	if got := s.ok(t, "", "get", "pl", "-l", "wave=1", "-o", "name"); got != names {
 		t.Error("other pipelines are there after the crash than before")
 	}
-	if out := s.ok(t, "", "apply", "-f", manifests); strings.Count(out, " unchanged\n") != 1000 {
+	if out := s.ok(t, "", "apply", "-f", files); strings.Count(out, " unchanged\n") != manifests {
 		t.Errorf("the content has changed:\n%s", out)
 	}
 	if out := s.ok(t, "", "delete", "pl", "--all", "--wait=false"); strings.Count(out,
-		" deleted") != 1000 {
+		" deleted") != manifests {
 		t.Error("not all were deleted")
 	}
 	if out := s.ok(t, "", "get", "pl", "-o", "name"); out != "" {

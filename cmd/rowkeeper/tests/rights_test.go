@@ -196,6 +196,7 @@ func TestTokens(t *testing.T) {
 // A file says who decides: here another server, whose roles answer the reviews, and then nobody.
 // The server follows changes of the file. Administrators may do everything whatever it says.
 func TestAuthorizationConfig(t *testing.T) {
+	t.Parallel() // it waits for the server to look at the file again
 	decider := start(t, t.TempDir(), "--enable-crds")
 	decider.ok(t, "", "create", "clusterrole", "reader", "--verb=list",
 		"--resource=pipelines.ci.rowkeeper.dev,configmaps")

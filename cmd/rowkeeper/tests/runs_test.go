@@ -59,7 +59,7 @@ func (s *server) writeLog(t testing.TB, run *unstructured.Unstructured, sequence
 		"-")
 }
 
-func TestRuns(t *testing.T) { eachDatabase(t, testRuns) }
+func TestRuns(t *testing.T) { anyDatabase(t, testRuns) }
 
 func testRuns(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir())
@@ -165,7 +165,7 @@ func testRuns(t *testing.T, start func(string, ...string) *server) {
 			t.Errorf("--now made the grace period %s", got)
 		}
 		has(t, s.ok(t, "", "get", "plr", run), "Terminating")
-		// What a controller does when the step has ended, or a user who does not want to wait.
+		// A controller does this when the step has ended, or a user who does not want to wait.
 		s.ok(t, "", "delete", "plr", run, "--grace-period=0", "--force", "--timeout=60s")
 		s.refused(t, "", "not found", "get", "plr", run)
 
@@ -196,7 +196,7 @@ func testRuns(t *testing.T, start func(string, ...string) *server) {
 			`"status":{"replicas":2,"selector":"ci.rowkeeper.dev/pipeline=build"}`)
 		has(t, s.ok(t, "", "get", "--raw", strings.Replace(v1Path, "/v1/", "/v1alpha1/", 1)+
 			"pipelines/build/scale"), `"spec":{"replicas":5}`)
-		// Who manages the replicas of the scale manages the field of the spec.
+		// The manager of the replicas of the scale manages the field of the spec.
 		s.ok(t,
 			`{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"build","namespace":"default"},"spec":{"replicas":6}}`, "replace", "--raw", v1Path+"pipelines/build/scale", "-f", "-")
 		s.refused(t,

@@ -55,8 +55,8 @@ func storedValues(t *testing.T, databaseURL, prefix string) (live, all [][]byte)
 		"= l.revision"), read("SELECT g.key, g.value FROM rowkeeper_log g")
 }
 
-// What is in the rows is encrypted, on every database; keys can be changed while objects are used,
-// and are not needed any more after "migrate objects".
+// The rows are encrypted, on every database; keys can be changed while objects are used, and are
+// not needed any more after "migrate objects".
 func TestEncryptionAtRest(t *testing.T) {
 	dir := t.TempDir()
 	kinds, urls := databaseURLs(t, dir)

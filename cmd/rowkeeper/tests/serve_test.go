@@ -13,7 +13,8 @@ import (
 )
 
 // Only who asks for the example API has it, so a definition that has a name of its resources is
-// found by that name. What the server proposes can be pasted, in a directory of any name.
+// found by that name. The commands that the server proposes can be pasted, in a directory of any
+// name.
 func TestWithoutExample(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "my api (1)")
 	if err := os.Mkdir(dir, 0o755); err != nil {

@@ -35,8 +35,8 @@ func (s *server) startController(t testing.TB) {
 }
 
 // A user's day with everything that the API has: two servers on one database, one of which is
-// killed meanwhile, a controller, and kubectl. What each part does in the cases that are not shown
-// here is tested elsewhere; here they work together.
+// killed meanwhile, a controller, and kubectl. Each part by itself is tested elsewhere; here they
+// work together.
 func TestSession(t *testing.T) { eachDatabase(t, testSession) }
 
 func testSession(t *testing.T, start func(string, ...string) *server) {
@@ -46,7 +46,7 @@ func testSession(t *testing.T, start func(string, ...string) *server) {
 	replica := start(t.TempDir(), append(sameDatabase(s), cbor)...)
 	replica.startController(t)
 
-	// What there is, and which version clients take.
+	// The resources that there are, and the version that clients take.
 	has(t, s.ok(t, "", "api-versions"), "ci.rowkeeper.dev/v1\nci.rowkeeper.dev/v1alpha1\n")
 	has(t, s.ok(t, "", "api-resources", "--categories=ci"), "pipelines ", "pl ", "pipelineruns ",
 		"plr ", "pipelinepolicies ", "plp ")
@@ -177,7 +177,7 @@ spec:
 		}
 	}
 
-	// The server is killed. What it has stored is there afterwards, whichever server is asked.
+	// The server is killed. Its objects are there afterwards, whichever server is asked.
 	before := replica.ok(t, "", "get", "ci", "-o", "name")
 	s.signal(t, syscall.SIGKILL)
 	s = start(dir, cbor)
@@ -191,7 +191,7 @@ spec:
 	has(t, r.stdout, "pipelines.ci.rowkeeper.dev: 0 of 1 objects rewritten\n",
 		"pipelineruns.ci.rowkeeper.dev: 0 of 3 objects rewritten\n")
 
-	// Whoever deletes a run waits until the controller has deleted its log.
+	// The deletion of a run waits until the controller has deleted its log.
 	s.ok(t, "", "delete", "plr", "--all", "--timeout=60s")
 	if left := s.ok(t, "", "get", "plr,logchunks", "-o", "name"); left != "" {
 		t.Errorf("left over are %s", left)

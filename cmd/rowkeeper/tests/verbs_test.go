@@ -42,7 +42,7 @@ func (s *server) jsonpath(t testing.TB, name, path string) string {
 }
 
 // All of kubectl's verbs, as a user would try them one after another.
-func TestKubectlVerbs(t *testing.T) { eachDatabase(t, testKubectlVerbs) }
+func TestKubectlVerbs(t *testing.T) { anyDatabase(t, testKubectlVerbs) }
 
 func testKubectlVerbs(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir())
@@ -161,7 +161,7 @@ func testKubectlVerbs(t *testing.T, start func(string, ...string) *server) {
 		if got := s.jsonpath(t, "ssa", ".spec.steps[?(@.name=='main')].command[2]"); got != "two" {
 			t.Errorf("the forced command is %q", got)
 		}
-		// What a manager no longer names and nobody else has, goes.
+		// A field that a manager no longer names, and nobody else has, goes.
 		s.ok(t, manifest("ssa", "two"), "apply", "--server-side", "--field-manager=second", "-f",
 			"-")
 		if got := s.jsonpath(t, "ssa", ".spec.steps[*].name"); got != "main" {
@@ -343,7 +343,7 @@ func testKubectlVerbs(t *testing.T, start func(string, ...string) *server) {
 }
 
 // One object in two versions, and watches that see writes made in the other one.
-func TestTwoVersions(t *testing.T) { eachDatabase(t, testTwoVersions) }
+func TestTwoVersions(t *testing.T) { anyDatabase(t, testTwoVersions) }
 
 func testTwoVersions(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir())

@@ -37,7 +37,7 @@ func main() {
 		}
 		wanted = append(wanted, definition.Dependencies...)
 		schema := definition.Schema
-		// What a type is replaced by in version 2 of OpenAPI, if it cannot express the type itself.
+		// The replacement of a type in version 2 of OpenAPI, if it cannot express the type itself.
 		if replaced, ok := schema.Extensions[common.ExtensionV2Schema].(spec.Schema); ok {
 			schema = replaced
 		}

@@ -1,5 +1,5 @@
 // Command openapi-subset removes unwanted types from the output of openapi-gen. It keeps the types
-// that its arguments name, and those that they refer to, or all types if none is named. The
+// that its arguments name, and the types that they refer to, or all types if none is named. The
 // packages of k8s.io/api describe hundreds of types; the core API that we serve has a few of them.
 // Types that the other generated file describes are left out: the server adds those definitions
 // when it runs.

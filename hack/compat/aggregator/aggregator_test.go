@@ -72,7 +72,7 @@ func api(t *testing.T) testkit.API {
 			if err != nil {
 				return nil, err
 			}
-			// The kit prepares what it runs. What is left out is that the aggregator merges the
+			// The kit prepares what it runs. One thing is left out: the aggregator merges the
 			// OpenAPI documents of the servers behind it.
 			return aggregator.GenericAPIServer, nil
 		},

@@ -208,8 +208,8 @@ spec: {secretName: %[1]s, dnsNames: [%[1]s.example.com], issuerRef: {name: %[2]s
 	u.delete(secret)
 	u.issued(leaf, first)
 
-	// What belonged to it is collected, or else the next one of this name would not get ready. The
-	// next one may take the secret over before that is collected.
+	// Its dependents are collected, or else the next one of this name would not get ready. The next
+	// one may take the secret over before that is collected.
 	u.delete(certificate)
 	next := ready(u.create(certificateOf, leaf, ca, ""))
 	u.see("belongs to the next certificate", secret, func() error {

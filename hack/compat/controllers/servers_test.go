@@ -19,7 +19,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/process"
 )
 
-// front is one address before several servers. Each connection goes to the next of those that run.
+// front is one address before several servers. Each connection goes to the next running server.
 type front struct {
 	listener net.Listener
 

@@ -22,9 +22,9 @@ const (
 // fewest is how many tests there are at least.
 const fewest = 70
 
-// TestUpstream runs upstream's tests on a database of each kind. What fails is run again by itself,
-// once. Some tests count the reads of a while. On a busy machine they count the first read of the
-// compactor, too, which upstream starts in the background: "unexpected reads: 3, want: 2".
+// TestUpstream runs upstream's tests on a database of each kind. A test that fails is run again by
+// itself, once. Some tests count the reads of a while. On a busy machine they count the first read
+// of the compactor, too, which upstream starts in the background: "unexpected reads: 3, want: 2".
 func TestUpstream(t *testing.T) {
 	module := copied(t)
 	tests := filepath.Join(t.TempDir(), "etcd3.test")

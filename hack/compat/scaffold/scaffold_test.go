@@ -82,7 +82,7 @@ var suites = map[string]suite{
 }
 
 // TestScaffold: the specs of a project that kubebuilder has just made pass on rowkeeper, without a
-// change, but for those that need built-in kinds, which are named here. The project's definitions,
+// change, but for specs that need built-in kinds, which are named here. The project's definitions,
 // roles and webhooks are installed by its Makefile.
 func TestScaffold(t *testing.T) {
 	if os.Getenv("ROWKEEPER_TEST_SCAFFOLD") == "" {

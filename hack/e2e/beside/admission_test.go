@@ -403,7 +403,7 @@ func (a *admission) requests(t *testing.T) {
 	} {
 		a.must(t, "create", text)
 	}
-	// All is in force when the answers are those that are wanted.
+	// All is in force when the answers are as wanted.
 	for i, c := range a.clients {
 		for probe, want := range map[string]string{"named-bad": "names end with -ok",
 			"teamed-a": "team: teamed-a", "label-a": "hooked: ", "patch-a": "nowhere",

@@ -47,7 +47,7 @@ func TestBuiltin(t *testing.T) {
 		if got := a.same(t, object, "try", object); strings.HasPrefix(got, "4") {
 			t.Fatalf("%s: %s", object, got)
 		}
-		// What holds for all metadata. Kubernetes 1.37, and so our server, says which owner
+		// These hold for all metadata. Kubernetes 1.37, and so our server, says which owner
 		// reference is wrong; this kube-apiserver may be older.
 		for _, metadata := range []string{"name: A", "name: a.b", "name: a_b", "name: ''", "name: a/b",
 			"name: " + strings.Repeat("a", 254), "name: " + strings.Repeat("a", 64),

@@ -1,5 +1,5 @@
-// Package beside compares servers that need no cluster with upstream's. What runs on our server
-// elsewhere is run here on kube-apiserver with kube-controller-manager: the cases of
+// Package beside compares servers that need no cluster with upstream's. Tests that run on our
+// server elsewhere run here on kube-apiserver with kube-controller-manager: the cases of
 // pkg/garbagecollector and of pkg/support/test/rolestest. Time, CPU, random roles, and what
 // admission answers are compared, too.
 package beside
@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 )
 
 var bin = flag.String("bin", "../../../bin/cluster",
@@ -62,10 +62,10 @@ func build(t *testing.T) string {
 }
 
 // serve runs our program with definitions, and waits until it is ready.
-func serve(t *testing.T, program, name string, args ...string) (*process.Process, *rest.Config) {
+func serve(t *testing.T, program, name string, args ...string) (*executable.Process, *rest.Config) {
 	t.Helper()
 	dir := t.TempDir()
-	p, err := process.Start(process.Spec{Name: name, Dir: dir, Logs: dir, Env: os.Environ(),
+	p, err := executable.Start(executable.Spec{Name: name, Dir: dir, Logs: dir, Env: os.Environ(),
 		Command: append([]string{program, "serve", "--enable-crds", "--secure-port=0",
 			"--data-dir=" + dir, "--v=1"}, args...)})
 	if err != nil {

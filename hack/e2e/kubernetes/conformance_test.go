@@ -18,14 +18,14 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 )
 
 //go:embed conformance.txt
 var conformance string
 
 const (
-	// What begins the sections of conformance.txt. A reason follows the last one.
+	// These begin the sections of conformance.txt. A reason follows the last one.
 	quickTests, slowTests, excludedTests = "run:", "run, slow:", "excluded: "
 
 	// suites is how many processes run the tests that may run beside others. Most of them wait most
@@ -149,7 +149,7 @@ func (r *report) name() string {
 	return strings.Join(slices.DeleteFunc(texts, func(s string) bool { return s == "" }), " ")
 }
 
-// runConformance runs tests, and returns the reports of those that were run.
+// runConformance runs tests, and returns their reports, if they were run.
 func (p *plane) runConformance(t *testing.T, tests []string) map[string]*report {
 	t.Helper()
 	// The Ginkgo in e2e.test runs one test at a time. So several e2e.tests run, and after them one
@@ -185,7 +185,7 @@ func (p *plane) runConformance(t *testing.T, tests []string) map[string]*report 
 	return all
 }
 
-// runSuite runs tests in one process, and returns the reports of those that were run. That a test
+// runSuite runs tests in one process, and returns their reports, if they were run. That a test
 // fails is no error of it.
 func (p *plane) runSuite(t *testing.T, suite string, tests []string) ([]*report, error) {
 	file := filepath.Join(t.TempDir(), suite+".json")
@@ -201,7 +201,7 @@ func (p *plane) runSuite(t *testing.T, suite string, tests []string) ([]*report,
 	for _, name := range tests {
 		command = append(command, "--ginkgo.focus="+regexp.QuoteMeta(name)+"$")
 	}
-	e2e, err := process.Start(process.Spec{Name: suite, Command: command, Env: os.Environ(),
+	e2e, err := executable.Start(executable.Spec{Name: suite, Command: command, Env: os.Environ(),
 		Dir: filepath.Dir(file), Logs: p.Logs()})
 	if err != nil {
 		return nil, err

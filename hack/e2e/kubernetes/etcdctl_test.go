@@ -14,8 +14,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
 )
 
-// testEtcdctl: etcd's own program for the command line does the same as on etcd. What is about
-// etcd's files, members and users is refused, and the error says what to do instead.
+// testEtcdctl: etcd's own program for the command line does the same as on etcd. Commands about
+// etcd's files, members and users are refused, and the error says what to do instead.
 func (p *plane) testEtcdctl(t *testing.T, kind, dir string) {
 	pki := filepath.Join(dir, "pki", "etcd-")
 	command := func(args ...string) *exec.Cmd {

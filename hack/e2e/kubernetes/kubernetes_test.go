@@ -332,7 +332,7 @@ func (p *plane) testDefinition(t *testing.T) {
 	})
 }
 
-// testHistory: a list in pages is of one revision, and a watch from there has every change after it
+// testHistory: a list in pages shows one revision, and a watch from there has every change after it
 // once.
 func (p *plane) testHistory(t *testing.T) {
 	const ns, n, changes = "history", 300, 50
@@ -381,7 +381,7 @@ func (p *plane) testHistory(t *testing.T) {
 }
 
 // testKill: the processes that serve the database are killed one after the other under load, and
-// started again. What was acknowledged is there.
+// started again. Acknowledged writes are there.
 func (p *plane) testKill(t *testing.T) {
 	const ns = "kill"
 	p.namespace(t, ns)

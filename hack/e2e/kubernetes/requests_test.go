@@ -52,7 +52,7 @@ func TestRequests(t *testing.T) {
 			for n := range windows {
 				for _, verb := range []string{"create", "update", "get"} {
 					pair := measured[verb]
-					// Whoever is first in one turn is second in the next.
+					// The first in one turn is second in the next.
 					for i := range both {
 						i := (i + n) % len(both)
 						pair[i] = append(pair[i], both[i].measure(t, verb))

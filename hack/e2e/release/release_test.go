@@ -82,7 +82,7 @@ func TestInstall(t *testing.T) {
 	title("pipelines", "hello", "Hello")
 	stop()
 
-	// The types of the second version are those that init writes for one.
+	// The types of the second version are the ones that init writes for one.
 	in(dir, "rowkeeper", "init", filepath.Join("other", "my-api"), "--group", "ci.example.com",
 		"--kind", "Pipeline", "--versions", "v1,v2alpha1")
 	if err := os.CopyFS(filepath.Join(project, "api", "v2alpha1"),

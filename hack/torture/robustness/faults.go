@@ -121,7 +121,8 @@ func blackhole(ctx context.Context, n *database.Network, way int) error {
 		return err
 	}
 	hold(ctx)
-	// What was dropped is missing in the streams, so these connections are of no use any more.
+	// The bytes that were dropped are missing in the streams, so these connections are of no use
+	// any more.
 	n.Cut(way)
 	return n.Heal(ctx, way)
 }

@@ -14,8 +14,8 @@ const tableHead = `| database | fault | runs | operations | without an answer | 
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 `
 
-// addResult adds a run to the row of its database and its fault. What people have written before
-// the table stays.
+// addResult adds a run to the row of its database and its fault. The text that people have written
+// before the table stays.
 func addResult(path, version, faultName string, v *verdict) error {
 	content, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -52,7 +52,7 @@ func TestRuns(t *testing.T) {
 }
 
 // TestPlanted puts a proxy with a bug in front of a front end: the judge finds each bug, by the
-// guarantee that it breaks. What the clients do is not the same in each run, so a bug has three.
+// guarantee that it breaks. The clients do not do the same in each run, so a bug has three.
 func TestPlanted(t *testing.T) {
 	for planted, guarantees := range map[bug][]string{
 		lostWrite:          {"linearization"},

@@ -29,7 +29,7 @@
 // If the page shows nothing, a command may print anything. Otherwise it prints what is shown, in
 // which "..." stands for any text, and a line of nothing else for any number of lines; blanks count
 // as one, and any two times such as 5s and 3m20s are the same. A command that serves may print
-// other lines before and between those that are shown, and the walk goes on when it has printed
+// other lines before and between the ones that are shown, and the walk goes on when it has printed
 // them. A command has to succeed, unless it is shown to answer with a line that begins with "Error"
 // or "error:", or says that something "is invalid: ".
 package readme

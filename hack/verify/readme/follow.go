@@ -35,7 +35,7 @@ type Guide struct {
 
 // Follow follows a walk below a directory, in which it makes a link to the clone. The walk's files
 // are in its directory "walk", those of a machine in a directory of its name there. Follow returns
-// an error that says which line of the page is wrong. Whatever was started has ended when it
+// an error that says which line of the page is wrong. All that was started has ended when it
 // returns.
 func (g Guide) Follow(ctx context.Context, walk Walk, below string) error {
 	if err := os.Symlink(g.Clone, filepath.Join(below, "rowkeeper")); err != nil {
@@ -67,7 +67,7 @@ type machine struct {
 	walk    string // the walk's directory
 	dir     string // where the walk begins on this machine
 	replace *strings.Replacer
-	// terminals are those that were opened. The last one is in use.
+	// terminals are the terminals that were opened. The last one is in use.
 	terminals []*terminal
 }
 
@@ -182,7 +182,7 @@ func (m *machine) command(t *terminal, command Command, serves bool) error {
 	return nil
 }
 
-// same tells whether lines are those that are shown.
+// same tells whether lines are the lines that are shown.
 func same(got, shown []string) bool {
 	if len(shown) == 0 {
 		return len(got) == 0
@@ -252,7 +252,7 @@ func openTerminal(ctx context.Context, dir string, env []string) (*terminal, err
 	t.cmd.Env = env
 	t.cmd.Stdout, t.cmd.Stderr = ofBash, ofBash
 	t.cmd.ExtraFiles = []*os.File{forBash}
-	// What is started belongs to a group of its own, and ends with it.
+	// A command belongs to a group of its own, and its children end with it.
 	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	t.cmd.Cancel = func() error { return syscall.Kill(-t.cmd.Process.Pid, syscall.SIGKILL) }
 	return t, t.cmd.Start()

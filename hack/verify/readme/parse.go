@@ -97,7 +97,7 @@ type parser struct {
 	walks  []Walk
 	others []Other
 	walk   *Walk // the one that has begun
-	// What the next block is marked as, with the rest of the mark.
+	// The mark of the next block, with its rest.
 	next, rest string
 	on         []string // the machines
 }

@@ -238,7 +238,7 @@ func TestURLParameters(t *testing.T) {
 	name := regexp.MustCompile(`[a-z][a-z_-]*[a-z]`)
 	for database, source := range map[string]struct{ file, pattern string }{
 		"SQLite":     {"storage/sqlite/url.go", `(?m)^\t"(\w+)": +func\(c \*config`},
-		"MySQL":      {"storage/mysql/url.go", `(?m)^\t\tcase "([\w-]+)":`},
+		"MySQL":      {"storage/mysql/url.go", `(?m)^\tcase "([\w-]+)":`},
 		"PostgreSQL": {"storage/postgres/doc.go", `(?m)^//\t([a-z_]+(?:, [a-z_]+)*)(?: .*)?$`},
 	} {
 		known := map[string]bool{}
@@ -277,7 +277,7 @@ func TestURLParameters(t *testing.T) {
 	}
 }
 
-// Whatever the pages say that one should do, works, from an empty directory.
+// All instructions of the pages work, from an empty directory.
 func TestReadme(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it compiles what the pages write, for minutes")
@@ -412,7 +412,7 @@ const good = "Text.\n```go\nnot followed\n```\n<!-- readme: walk all of it -->\n
 	"<!-- readme: serve -->\n```console\n$ echo noise; echo ready at 1s; exec sleep 1000\nready at 0s\n```\n" +
 	"```console\n$ pwd; cat d/port; echo $X\n.../walk\n4242 x\n\n```\n<!-- readme: end -->\n"
 
-// What is shown happens, and if something else does, this is an error.
+// The shown output comes, and any other is an error.
 func TestFollow(t *testing.T) {
 	follow := func(page string) error {
 		t.Helper()

@@ -16,9 +16,9 @@ import (
 	informers "github.com/rowkeeper/rowkeeper/pkg/example/generated/informers/externalversions"
 )
 
-// admit puts the plugin for policies before those that the configuration has, such as the webhooks
-// of a cluster, which then see what will be stored. The plugin learns the policies from the server
-// itself, by the loopback connection.
+// admit puts the plugin for policies before the plugins that the configuration has, such as the
+// webhooks of a cluster, which then see what will be stored. The plugin learns the policies from
+// the server itself, by the loopback connection.
 func admit(c *genericapiserver.Config) error {
 	client, err := versioned.NewForConfig(c.LoopbackClientConfig)
 	if err != nil {

@@ -62,20 +62,20 @@ type Config struct {
 	Empty bool
 }
 
-// NewConfig returns a configuration in which everything is set that follows from the API. What
-// depends on where and for whom it is served (serving, authentication, authorization, storage) is
-// for the caller to set.
+// NewConfig returns a configuration in which everything is set that follows from the API. The
+// caller sets what depends on where and for whom it is served: serving, authentication,
+// authorization, storage.
 func NewConfig() *Config {
 	c := genericapiserver.NewRecommendedConfig(codecs())
 	c.EffectiveVersion = version.Effective()
-	// What goes on until the client has enough is not bounded by the time for a request.
+	// A call that goes on until the client has enough is not bounded by the time for a request.
 	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(sets.NewString("watch"),
 		sets.NewString("log", "attach"))
 	describe(&c.Config)
 	return &Config{Generic: c}
 }
 
-// codecs are those that clients can ask for. CBOR is one of them if its feature gate is open.
+// codecs are the codecs that clients can ask for. CBOR is one of them if its feature gate is open.
 func codecs() serializer.CodecFactory {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
 		return Codecs

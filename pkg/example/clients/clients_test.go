@@ -34,7 +34,7 @@ func TestApply(t *testing.T) {
 	if len(p.Spec.Steps) != 2 || *p.Spec.MaxParallelRuns != 1 {
 		t.Errorf("applied is %+v", p.Spec)
 	}
-	// What somebody else has said stays; what is no longer said goes.
+	// Fields of others stay; fields that are no longer said go.
 	scale, err := client.CiV1().Pipelines("default").GetScale(t.Context(), "build",
 		metav1.GetOptions{})
 	if err != nil {

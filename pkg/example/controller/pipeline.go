@@ -59,8 +59,8 @@ func (r *pipelineReconciler) Reconcile(ctx context.Context,
 		return ctrl.Result{}, err
 	}
 	if room := !p.Spec.Suspended && active < *p.Spec.MaxParallelRuns; room && len(waiting) > 0 {
-		// The cache may not know yet of a run that was started just now. What is started is decided
-		// on what the server says, or there would be too many.
+		// The cache may not know yet of a run that was started just now. So the server is asked
+		// before one is started, or there would be too many.
 		if active, waiting, err = runsOf(ctx, r.server, p); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -77,7 +77,8 @@ func (r *pipelineReconciler) Reconcile(ctx context.Context,
 	return ctrl.Result{}, r.report(ctx, p, active)
 }
 
-// runsOf returns how many runs of a pipeline are running, and those that wait, the longest first.
+// runsOf returns how many runs of a pipeline are running, and the runs that wait, the longest
+// first.
 func runsOf(ctx context.Context, reader client.Reader,
 	p *v1.Pipeline) (active int32, waiting []*v1.PipelineRun, err error) {
 	runs := &v1.PipelineRunList{}

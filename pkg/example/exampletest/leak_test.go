@@ -27,8 +27,8 @@ func TestNothingLeaks(t *testing.T) {
 			}
 		}
 	}
-	// What the API machinery starts once for a process, and never ends, is there after the first
-	// use.
+	// Goroutines that the API machinery starts once for a process, and never ends, are there after
+	// the first use.
 	t.Run("first", use)
 	known := goleak.IgnoreCurrent()
 	t.Run("again", use)

@@ -62,7 +62,7 @@ func TestParametersOfARunThatIsCreatedDirectly(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	// What says that a run has no pipeline is its controller.
+	// Its controller says that a run has no pipeline.
 	for _, r := range []*civ1.PipelineRun{directRun("a", "build", "REVISION"),
 		directRun("b", "build", "LEVEL", "REVISION"), directRun("c", "missing", "ANY")} {
 		if _, err := runs.Create(t.Context(), r, metav1.CreateOptions{}); err != nil {
@@ -71,7 +71,7 @@ func TestParametersOfARunThatIsCreatedDirectly(t *testing.T) {
 	}
 }
 
-// Whoever asks for a run manages its fields. Only by a request that says nothing they are not
+// A client that asks for a run manages its fields. Only by a request that says nothing they are not
 // known.
 func TestManagedFieldsOfARunThatIsAskedFor(t *testing.T) {
 	client := ciClient(t)
@@ -174,8 +174,8 @@ func TestSelectorsOfPipelineRuns(t *testing.T) {
 	}
 }
 
-// Every piece of a log that is accepted is shown, also those that have the same sequence number, or
-// come late.
+// Every piece of a log that is accepted is shown, also pieces that have the same sequence number,
+// or come late.
 func TestPiecesOfALogWithTheSameSequence(t *testing.T) {
 	client := ciClient(t)
 	run, err := client.PipelineRuns("default").Create(t.Context(),

@@ -46,7 +46,7 @@ func (c *watchCache) GetRESTOptions(resource schema.GroupResource,
 	}, nil
 }
 
-// Who selects by these fields finds what he wants without all other objects being looked at: lists
+// A client that selects by these fields finds its objects without all others being looked at: lists
 // by an index, for which the predicate has to ask, and watches by a trigger. Without them
 // everything would still be right, and slow.
 func TestFieldsThatTheWatchCacheIndexes(t *testing.T) {

@@ -91,8 +91,8 @@ func setResource(a *authorizer.AttributesRecord, r *authorizationv1.ResourceAttr
 	a.Verb, a.Namespace, a.Name = r.Verb, r.Namespace, r.Name
 	a.APIGroup, a.APIVersion = r.Group, cmp.Or(r.Version, "*")
 	a.Resource, a.Subresource = r.Resource, r.Subresource
-	// Requirements all hold at once. So the request without those that cannot be read asks for
-	// more, and who may do that may do what is asked.
+	// Requirements all hold at once. So the request without unreadable ones asks for more, and a
+	// user who may do that may do what is asked.
 	if s := r.LabelSelector; s != nil && s.RawSelector != "" {
 		var selector labels.Selector
 		if selector, a.LabelSelectorParsingErr = labels.Parse(s.RawSelector); selector != nil {

@@ -117,7 +117,7 @@ func TestAnonymous(t *testing.T) {
 	}
 }
 
-// TestChange changes the file. What cannot be used changes nothing.
+// TestChange changes the file. A file that cannot be used changes nothing.
 func TestChange(t *testing.T) {
 	first, second := signintest.New(t), signintest.New(t)
 	f := open(t, signintest.Config("rowkeeper", first))

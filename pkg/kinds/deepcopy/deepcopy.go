@@ -65,7 +65,7 @@ func findWay(t reflect.Type) way {
 	}
 	if t.Name() != "" && t.Kind() != reflect.Interface {
 		pointer := reflect.PointerTo(t)
-		// What is promoted from an embedded field takes or returns values of another type.
+		// A method that is promoted from an embedded field takes or returns values of another type.
 		if m, ok := pointer.MethodByName("DeepCopyInto"); ok && m.Type.NumIn() == 2 &&
 			m.Type.NumOut() == 0 && m.Type.In(1) == pointer {
 			return byInto
@@ -136,7 +136,8 @@ func copyValue(to, from reflect.Value) {
 		to.Set(from.Addr().MethodByName("DeepCopy").Call(nil)[0].Elem())
 	case byEncoding:
 		decoded := reflect.New(from.Type())
-		// What cannot be encoded can neither be stored nor served: nobody gets a copy of it.
+		// A value that cannot be encoded can neither be stored nor served: nobody gets a copy of
+		// it.
 		if encoded, err := json.Marshal(from.Addr().Interface()); err == nil &&
 			json.Unmarshal(encoded, decoded.Interface()) == nil {
 			to.Set(decoded.Elem())

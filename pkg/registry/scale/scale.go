@@ -32,7 +32,7 @@ func AddToScheme(scheme *runtime.Scheme) {
 
 // Fields says what of an object of type T is its scale.
 type Fields[T resource.Object] struct {
-	// Get returns the replicas that are wanted, and those that there are.
+	// Get returns the replicas that are wanted, and the replicas that there are.
 	Get func(T) (autoscalingv1.ScaleSpec, autoscalingv1.ScaleStatus)
 	// Set sets the replicas that are wanted.
 	Set func(obj T, replicas int32)
@@ -60,7 +60,7 @@ func New[T resource.Object](resource *genericregistry.Store, fields Fields[T]) *
 	return &REST[T]{resource, fields}
 }
 
-// GroupVersionKind says that a scale is of another group than the object.
+// GroupVersionKind says that a scale belongs to another group than the object.
 func (*REST[T]) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
 	return autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 }

@@ -72,7 +72,7 @@ func Name() metav1.TableColumnDefinition {
 		Description: "The name, unique among the objects of this kind in the namespace."}
 }
 
-// Created is the column of the object's age, which comes last of those that are always shown.
+// Created is the column of the object's age, which comes last of the columns that are always shown.
 func Created() metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: "Age", Type: "string",
 		Description: "The time since the object was created."}

@@ -31,7 +31,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/version"
 )
 
-// What a program exits with.
+// These are the exit codes of a program.
 const (
 	ExitOK      = 0
 	ExitFailure = 1

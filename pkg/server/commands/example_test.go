@@ -13,7 +13,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
-// A program has the command serve, and those that work on its database. It runs the one that the
+// A program has the command serve, and commands that work on its database. It runs the one that the
 // command line names. A real program has NewConfig and New, too.
 func ExampleRun() {
 	scheme := runtime.NewScheme()

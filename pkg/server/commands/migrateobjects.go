@@ -254,7 +254,7 @@ func (o *migrateObjects) discovered(ctx context.Context, discover discovery.Disc
 	}
 	var resources []schema.GroupVersionResource
 	for name, version := range versions {
-		// What is of Go types is written as it is in any version.
+		// A resource of Go types is written as it is in any version.
 		if !inStored[name] {
 			if err := refuseDefined(ctx, client, name); err != nil {
 				return nil, err

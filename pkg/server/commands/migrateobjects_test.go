@@ -77,8 +77,8 @@ func storeAsAnOlderServer(t *testing.T, url, prefix string, pipelines ...*ci.Pip
 	}
 }
 
-// Objects are rewritten as they are, whatever admission would make of them, and those that are
-// refused do not keep the others from it.
+// Objects are rewritten as they are, whatever admission would make of them, and refused ones do not
+// keep the others from it.
 func TestObjectsAreRewrittenAsTheyAre(t *testing.T) {
 	const prefix = "/migrate"
 	// The images are what the policy does not allow: the one would be changed, the other be

@@ -13,8 +13,8 @@ import (
 )
 
 // Chain is a certificate with its private key, as it is kept. The first of the certificates is the
-// current one. After an authority come those that it replaced and that are still valid, so that
-// whoever trusts the certificates trusts what they have signed, too. The zero Chain has nothing.
+// current one. After an authority come its predecessors that are still valid, so that a client that
+// trusts the certificates trusts what they have signed, too. The zero Chain has nothing.
 type Chain struct {
 	Certs []*x509.Certificate
 	Key   crypto.Signer

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Pair is a certificate and its private key, in memory. Keys are of the curve P-256: a server would
+// Pair is a certificate and its private key, in memory. Keys use the curve P-256: a server would
 // spend most of its start on an RSA key.
 type Pair struct {
 	Cert *x509.Certificate

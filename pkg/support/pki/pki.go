@@ -44,9 +44,9 @@ type Certificate struct {
 
 // EnsureAuthority returns the authority of the files. It makes one if the files do not exist, or if
 // the authority has come into the last third of its lifetime; fresh tells so. The file of
-// certificates has the current one first, and after it those that it replaced and that are still
-// valid. So whoever trusts the file trusts what they have signed, too. Files that are there and
-// cannot be read are an error, never replaced.
+// certificates has the current one first, and after it its predecessors that are still valid. So a
+// client that trusts the file trusts what they have signed, too. Files that are there and cannot be
+// read are an error, never replaced.
 func EnsureAuthority(certFile, keyFile string,
 	clock clock.PassiveClock) (a *Authority, fresh bool, err error) {
 	chain, err := readPair(certFile, keyFile)

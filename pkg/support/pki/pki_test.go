@@ -11,7 +11,7 @@ import (
 )
 
 // obstruct puts a directory where a file would be renamed to, so that the rename fails, as if the
-// process had ended before it. What was there comes back when the obstacle is cleared.
+// process had ended before it. The old files come back when the obstacle is cleared.
 func obstruct(t *testing.T, file string) (clear func()) {
 	t.Helper()
 	aside := filepath.Join(t.TempDir(), "aside")

@@ -37,7 +37,7 @@ func NewPKI(dir *Dir, names Names, clock clock.WithTicker) *PKI {
 }
 
 // AuthorityFile and the others are the files. The authority's file holds the current certificate
-// first, and after it those that it replaced and that are still valid.
+// first, and after it its predecessors that are still valid.
 func (p *PKI) AuthorityFile() string { return p.dir.Path("pki", "ca.crt") }
 func (p *PKI) ServingCert() string   { return p.dir.Path("pki", "serving.crt") }
 func (p *PKI) ServingKey() string    { return p.dir.Path("pki", "serving.key") }

@@ -52,7 +52,7 @@ func TestDirIsPrivateAndLocked(t *testing.T) {
 	again.Close()
 }
 
-// Whoever owns the directory could make anybody an administrator.
+// The owner of the directory could make anybody an administrator.
 func TestDirOfAnother(t *testing.T) {
 	for _, c := range []struct {
 		owner, user int

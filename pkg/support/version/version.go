@@ -17,8 +17,8 @@ import (
 	baseversion "k8s.io/component-base/version"
 )
 
-// Set by the linker, as -X github.com/rowkeeper/rowkeeper/pkg/support/version.version=v1.2.3. What
-// it leaves empty comes from the build information that go writes.
+// Set by the linker, as -X github.com/rowkeeper/rowkeeper/pkg/support/version.version=v1.2.3.
+// Variables that it leaves empty get their values from the build information that go writes.
 var (
 	version   string
 	gitCommit string

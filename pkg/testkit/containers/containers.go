@@ -82,8 +82,8 @@ func ready(when ...wait.Strategy) testcontainers.CustomizeRequestOption {
 }
 
 // listening is when MySQL and MariaDB are ready: while the entrypoint prepares them, they do not
-// listen. What they log differs between their builds. The container is asked, since testcontainers
-// may be wrong about the address; see [dockerhost.Address].
+// listen. Their logs differ between their builds. The container is asked, since testcontainers may
+// be wrong about the address; see [dockerhost.Address].
 func listening(port string) wait.Strategy { return wait.ForListeningPort(port).SkipExternalCheck() }
 
 // running makes a container that could not be started nil, and not a nil pointer of its own type.

@@ -70,7 +70,7 @@ type Options struct {
 	Dir string
 	// Scheduler runs kube-scheduler, too, for tests that make nodes.
 	Scheduler bool
-	// Controllers are those that kube-controller-manager runs, by the names of its flag
+	// Controllers are the controllers that kube-controller-manager runs, by the names of its flag
 	// --controllers. Default: all that it runs by default.
 	Controllers []string
 	// APIServerFlags are further flags of kube-apiserver, such as --feature-gates=….

@@ -18,8 +18,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
-// What a cluster refuses to replace without a resourceVersion is refused here, too, and nothing
-// else.
+// The kinds that a cluster refuses to replace without a resourceVersion are refused here, too, and
+// no others.
 func TestUnconditionalUpdates(t *testing.T) {
 	s := crds.Start(t, testkit.Options{})
 	client := kubernetes.NewForConfigOrDie(s.Config).CoreV1().RESTClient()
@@ -109,8 +109,8 @@ func TestConditionsOfWebhooks(t *testing.T) {
 	_, err = client.Create(t.Context(), stored, metav1.CreateOptions{})
 	refused(err)
 
-	// What was accepted says for which objects the webhook, which nobody serves, is called; and
-	// what costs too much is given up.
+	// An accepted condition says for which objects the webhook, which nobody serves, is called; and
+	// one that costs too much is given up.
 	maps := kubernetes.NewForConfigOrDie(s.Config).CoreV1().ConfigMaps("default")
 	eventually(t, "the webhook is called", func(ctx context.Context) (bool, error) {
 		_, err := maps.Create(ctx,

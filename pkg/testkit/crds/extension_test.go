@@ -262,7 +262,8 @@ func TestDefinitionsOlderThanGoTypes(t *testing.T) {
 		})
 }
 
-// What the server changes of a definition for its own handlers is not written to the database.
+// Changes that the server makes to a definition for its own handlers are not written to the
+// database.
 func TestEstablishedDate(t *testing.T) {
 	s := crds.Start(t, testkit.Options{})
 	define(t, s, "example.com")

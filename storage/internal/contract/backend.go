@@ -361,8 +361,8 @@ type Growth struct {
 // its context. It returns errors as *[Error], so that the caller knows what to do. A backend
 // decides nothing: where a method says that a rule of this package decides, it calls that rule.
 //
-// Reads are consistent: the rows and the State of one answer are of one snapshot, which was taken
-// after the method was called. So a read that begins after a commit has returned, in whatever
+// Reads are consistent: the rows and the State of one answer come from one snapshot, which was
+// taken after the method was called. So a read that begins after a commit has returned, in whatever
 // process, sees it. Reads do not wait for the commit lock. The server that takes the writes answers
 // them, or State.Writable is false. Expired, FirstAt and Size, which do not return the state,
 // refuse such a server by [ReadOnly].

@@ -97,9 +97,9 @@ func (c *Comparison) Holds(some, misfit bool) bool {
 	return c.Fits(Current{}, nil)
 }
 
-// Fits decides whether a key is as the comparison says. The value is nil if the comparison is of
-// something else, or if there is none: then no comparison of it holds. That goes for a value that
-// is lost, too. Whoever reads it is told so.
+// Fits decides whether a key is as the comparison says. The value is nil if something else is
+// compared, or if there is none: then no comparison of it holds. That goes for a value that is
+// lost, too. A read of the value is told so.
 func (c *Comparison) Fits(at Current, value []byte) bool {
 	order := 0
 	switch c.Property {

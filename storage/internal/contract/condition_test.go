@@ -49,8 +49,8 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// TestCondition: a condition demands that all comparisons hold, or that one does not. What is
-// demanded is decided before leases and values are looked at.
+// TestCondition: a condition demands that all comparisons hold, or that one does not. The condition
+// is decided before leases and values are looked at.
 func TestCondition(t *testing.T) {
 	for _, c := range []struct {
 		holding  []bool

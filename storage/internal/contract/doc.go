@@ -7,7 +7,7 @@
 //
 //   - The types: a [Row] of the log, a [Mutation], a [Group] of them, the [State] that every answer
 //     carries, the classes of errors ([Class]).
-//   - What a driver does. A [Driver] opens a [Database], which has a [Backend] for each store. A
+//   - The work of a driver. A [Driver] opens a [Database], which has a [Backend] for each store. A
 //     Backend reads rows and runs transactions, and it has no rules of its own. Its optional
 //     abilities are small interfaces ([Notifier], [Poller], [Shared], [Reconnector], [Volatile],
 //     [Opened], [Pooled], [KeysReader]). The package backendtest checks what their comments
@@ -21,11 +21,11 @@
 //     ([Excess]) and when a boot is recorded ([Durability]).
 //
 // A commit is the backend's own transaction ([Backend.Commit]), since it must hold the commit lock
-// for as short a time as the database allows. The backend calls the rules there. What is rare is
-// written here once for all backends, as a transaction that holds the lock ([Backend.Locked]) and
-// applies a rule: [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint],
-// [Import.Into], [Drop], [Recreate], [SetQuota], and what grants, renews and ends leases
-// (lease.go). [SweepBatch] plans without the lock.
+// for as short a time as the database allows. The backend calls the rules there. All other
+// transactions are rare, and are written here once for all backends: each holds the lock
+// ([Backend.Locked]) and applies a rule. These are [ResolveGroup], [RaiseCompacted], [StartEpoch],
+// [RecordFingerprint], [Import.Into], [Drop], [CreateStore], [SetQuota], and what grants, renews
+// and ends leases (lease.go). [SweepBatch] plans without the lock.
 //
 // The tables, the invariants I1 to I7 and why they hold are in the documentation of mvcc.
 package contract

@@ -101,7 +101,7 @@ type DriverOptions struct {
 	// Timeout bounds every operation on the database.
 	Timeout time.Duration
 	// URL, if not nil, returns the URL as it is now. The user and the password of each new
-	// connection are those that it names; all else is that of the URL that was opened.
+	// connection are the ones that it names; all else comes from the URL that was opened.
 	URL func() (string, error)
 	// Now, if not nil, replaces the clock of a database that has none of its own (SQLite).
 	Now func() time.Time

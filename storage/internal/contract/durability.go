@@ -14,7 +14,7 @@ package contract
 //
 // The record stays when the settings become strict: what was committed before is not on the disk by
 // that. It stays when processes and the database end in order, though nothing is lost then, since
-// no database tells afterwards how it ended. The fence that Follows takes it away.
+// no database tells afterwards how it ended. The fence that follows takes it away.
 
 // Durability says what can undo commits of a database, as the driver finds it.
 type Durability struct {

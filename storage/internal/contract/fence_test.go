@@ -37,7 +37,7 @@ func TestJumpRises(t *testing.T) {
 			t.Errorf("after %d, a fence with an older clock is at %d", first, again)
 		}
 	}
-	// What the database has come to by then counts, and not twice.
+	// The head that the database has come to by then counts, and not twice.
 	head := fence(seen, now)
 	f := NewFence(Position{Revision: seen}, Identity{})
 	if far := f.Marker(State{Head: Position{Revision: head}, Now: now}); far < head+slowJump ||

@@ -30,10 +30,10 @@ import (
 // answer only if [Gate.Let] lets it.
 //
 // All of that needs a connection that is begun. A server that is not the primary any more, and does
-// not know it, answers on those that are there as it always did: it says that it takes writes, and
-// nothing tells that it is alone. So the connections by which stores are polled are replaced when
-// they are [PollLifetime] old. If the address leads elsewhere by then, the new connection tells,
-// and the first rule does the rest.
+// not know it, answers on the connections that are there as it always did: it says that it takes
+// writes, and nothing tells that it is alone. So the connections by which stores are polled are
+// replaced when they are [PollLifetime] old. If the address leads elsewhere by then, the new
+// connection tells, and the first rule does the rest.
 //
 // A connection that is too old for one store is closed, also if others would still use it: they
 // find the same as with any connection that is lost. A store reads its row once for each connection

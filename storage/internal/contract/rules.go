@@ -193,8 +193,8 @@ func (p *SweepPlan) Check(st State) error {
 
 // SweptSoFar remembers how far a process has swept, for a database in which it has a price to
 // record that with each batch: in PostgreSQL, each version of the store row stays under a long
-// snapshot, and all commits walk them. It says when a batch records it. What another process sweeps
-// once more meanwhile is found to be gone; see Check.
+// snapshot, and all commits walk them. It says when a batch records it. Another process that sweeps
+// the same rows once more finds them gone; see Check.
 type SweptSoFar struct {
 	// mu protects the fields below.
 	mu sync.Mutex

@@ -158,8 +158,8 @@ type RestoreOptions struct {
 
 // RestoreBackup makes a backup the content of the database, which may be of another kind than the
 // one that it was made of. Objects keep their UIDs, and the times at which they expire. They keep
-// their resourceVersions, too, unless the backup is of another store (see Backup.Store) and this
-// database has ever been written: then its clients may know the same resourceVersions of other
+// their resourceVersions, too, unless the backup comes from another store (see Backup.Store) and
+// this database has ever been written: then its clients may know the same resourceVersions of other
 // objects, and all of them get new ones, greater than any before.
 //
 // The backup is read twice: first to check that it is whole. Then everything is replaced in one
@@ -188,7 +188,7 @@ func (s *Store) RestoreBackup(ctx context.Context, from io.ReadSeeker,
 			in.Close()
 		}
 	}()
-	// What the database must hold is what is in the file, or that with other revisions.
+	// The database must hold the content of the file, perhaps with other revisions.
 	expected := sum
 	imp := &contract.Import{Store: b.Store, Head: contract.Revision(b.Revision), Replace: o.Replace}
 	imp.Records = func(each func(*contract.Record) error) error {

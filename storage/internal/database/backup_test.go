@@ -165,7 +165,7 @@ func TestBackupBetweenDatabases(t *testing.T) {
 			if is.Revision != was.Revision {
 				t.Errorf("an object has the revision %d, want %d", is.Revision, was.Revision)
 			}
-			// What was restored can be written, deleted, read, and swept around.
+			// The restored objects can be written, deleted, read, and swept around.
 			if at := change(t, r, "changed", "once more"); at <= is.Revision+1<<24 {
 				t.Errorf("an update after the restore has the revision %d", at)
 			}
@@ -408,8 +408,8 @@ func TestRestoreOfAnotherStore(t *testing.T) {
 		if batch, err := w.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
 			t.Errorf("the watch of the server got %v, %v", batch.Events, err)
 		}
-		// What a client remembers of the object before is no expectation that the object now
-		// fulfills, though its key is the same and its revision was.
+		// The object now does not fulfill the expectation of a client that remembers the object
+		// before, though its key is the same and its revision was.
 		_, err := s.Commit(t.Context(), contract.Mutation{Key: podKey("both"), Expect: known})
 		if conflict := (*contract.ConflictError)(nil); !errors.As(err, &conflict) {
 			t.Errorf("a write that expects the object of before: %v", err)
@@ -609,7 +609,7 @@ func TestFailedExportStops(t *testing.T) {
 		if !errors.Is(err, useless) {
 			t.Errorf("the export failed with %v", err)
 		}
-		// What was under way in buffers does not count.
+		// Bytes that were under way in buffers do not count.
 		if n := fetched.Load(); n > objects*size/2 {
 			t.Errorf("%d bytes were fetched of %d", n, objects*size)
 		}
@@ -821,7 +821,7 @@ func TestRestoreRefusesWhatIsDamaged(t *testing.T) {
 		changed[at] ^= 0x41
 		if _, err := ReadBackup(bytes.NewReader(changed), nil); err == nil {
 			// Zstandard has bits that mean nothing, such as the weights of symbols that do not
-			// occur. What is in the file is what was in it, by the checksum of all of it.
+			// occur. The file has the content that it had, by the checksum of all of it.
 			continue
 		}
 		refused(fmt.Sprintf("changed at %d", at), changed, "")

@@ -60,10 +60,10 @@ func MoveResource(ctx context.Context, c Config, prefix, resource,
 //  4. They are deleted where they were.
 //  5. The record says that nothing is moved any more.
 //
-// What is in the store that the record names besides the objects' own is not valid: after 1 and 2
-// it is the copies, after 3 the originals. The next move deletes it first. The other store had no
-// such objects before 1. If it has, and there are none to move, its objects are not copies: the
-// record names it in one step, and nothing is deleted.
+// The record names two stores. Only the objects in the objects' own store are valid: in the other
+// one are the copies after 1 and 2, and the originals after 3. The next move deletes them first.
+// The other store had no such objects before 1. If it has, and there are none to move, its objects
+// are not copies: the record names it in one step, and nothing is deleted.
 //
 // A server may run that has not heard of 1. Until the fence it writes as before, and all of that is
 // copied: deletions leave nothing to copy. To look into the log later would not do, whenever it is:
@@ -124,7 +124,7 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 	if err := m.record(ctx, from, to, 0); err != nil {
 		return 0, err
 	}
-	// What is written before the fence is moved, too.
+	// Objects that are written before the fence are moved, too.
 	head, err := source.mvcc.Fence(ctx)
 	if err != nil {
 		return 0, err

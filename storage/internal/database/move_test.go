@@ -181,8 +181,7 @@ func TestMoveBesideServer(t *testing.T) {
 	})
 }
 
-// is: the pods that are served from a store are those that were confirmed, and no other store has
-// any.
+// is: the pods that are served from a store are the confirmed ones, and no other store has any.
 func (x *besideMove) is(store string) {
 	x.Helper()
 	db := x.open(store)

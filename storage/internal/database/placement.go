@@ -20,21 +20,21 @@ import (
 
 // The objects of some resources can be kept in another store than the rest, so that a flood of them
 // has commits and a history of its own. [Open] is told which. The database records it in its own
-// store, in one key that no object can have. What is recorded holds:
+// store, in one key that no object can have. The record holds:
 //
-//   - Who is told otherwise does not serve the resource. A server that runs when it is recorded
-//     hears of it, as of any other write, and closes the database.
-//   - Who serves a resource from another store for the first time records it, if neither store has
-//     such an object. Of several who do so at once, one does.
+//   - A server that is told otherwise does not serve the resource. A server that runs when the
+//     place is recorded hears of it, as of any other write, and closes the database.
+//   - A server that serves a resource from another store for the first time records that, if
+//     neither store has such an object. Of several who do so at once, one does.
 //   - [MoveResource] moves the objects and the record. A move is recorded before it begins and
 //     after it has ended, and nobody serves the resource in between.
 //   - A backup is not restored if it would undo what is recorded.
 //   - No two stores record the same other store for a directory: each claims it before it records
 //     it, and reads the records of all stores in between. This is asked once, when a place is
-//     recorded. Who is recorded is never asked again, so that nothing which another store records
-//     can keep it from running. The record of a store goes with the store, so one that was dropped
-//     is in nobody's way, and what claims or keeps the place of one that is not used any more is
-//     moved back by MoveResource.
+//     recorded. A place that is recorded is never asked again, so that nothing which another store
+//     records can keep a server from running. The record of a store goes with the store, so one
+//     that was dropped is in nobody's way, and what claims or keeps the place of one that is not
+//     used any more is moved back by MoveResource.
 //
 // So a server looks for the objects of a resource where they are. The one exception is a server
 // that runs without the assignment while another one records it: until it hears of that, it may
@@ -76,8 +76,8 @@ type placement struct {
 	Prefix   string `json:"prefix"`
 	Resource string `json:"resource"`
 	Store    string `json:"store"`
-	// Also is the other store of a move that has not ended. What it holds below the directory is
-	// not valid.
+	// Also is the other store of a move that has not ended. The objects that it holds below the
+	// directory are not valid.
 	Also string `json:"also,omitempty"`
 	// Claims is the other store that is to be recorded as Store, while it is found out whether that
 	// may be. It says nothing of where the objects are.
@@ -419,11 +419,11 @@ func (s *Store) record(ctx context.Context, directory contract.Key, p placement)
 // store to, nor is about to: the next record after the one that is returned may name it. It records
 // in the own store what it is about, and then reads the records of all stores. Of two that do so at
 // the same time, the one that reads last finds the other, and takes its claim back. Perhaps both
-// do. Nobody serves anything by a claim, so nobody who runs notices. One that is left behind, since
-// its process ended, keeps others from the store until the resource is recorded or moved.
+// do. Nobody serves anything by a claim, so no server that runs notices. One that is left behind,
+// since its process ended, keeps others from the store until the resource is recorded or moved.
 //
-// Who calls it has asked [Store.free] before, so that what has stood for long is found without a
-// trace.
+// The caller has asked [Store.free] before. So a claim or record that has stood for long is found
+// before a new claim leaves a trace.
 func (s *Store) claim(ctx context.Context, r record, directory contract.Key, is placement,
 	to string) (record, error) {
 	if r.places[directory].Claims != to {

@@ -38,7 +38,7 @@ type Config struct {
 	// for every new connection to a server, which logs in with the user and the password that it
 	// names; nothing else in it may differ from URL.
 	URLNow func() (string, error)
-	// Drivers are the kinds of databases that the URL may name. A program links those that it
+	// Drivers are the kinds of databases that the URL may name. A program links the drivers that it
 	// lists, and no others.
 	Drivers []contract.Driver
 	// Store names the store in the database. Each store has objects, revisions and a history of its
@@ -143,7 +143,7 @@ func (c Config) connect(ctx context.Context) (contract.Database, error) {
 	return db, nil
 }
 
-// sentence says of an error that is no sentence what could not be done. Whoever starts a server
+// sentence says of an error that is no sentence what could not be done. A user who starts a server
 // with a wrong password asked for no migration, and need not be told of it.
 func sentence(what string, err error) error {
 	if known := (*contract.Error)(nil); errors.As(err, &known) {
@@ -455,7 +455,7 @@ func (s *Store) CurrentRevision(ctx context.Context) (int64, error) {
 func (s *Store) CompactedRevision() int64 { return int64(s.mvcc.CompactedRevision()) }
 
 // Compact gives up the history before the revision, beyond what the policy in Config does by
-// itself. What it frees is removed in the background.
+// itself. The rows that it frees are removed in the background.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	return s.mvcc.Compact(ctx, contract.Revision(revision))
 }

@@ -25,10 +25,10 @@ const (
 // when it is first used, and closed when nobody has used it for a minute. The stores share
 // connections.
 //
-// What expires in a closed store is deleted soon after its time, and what it has to compact is
-// compacted once that may be: the pool opens the store again then, for a minute. It knows what is
-// due from the time when it closed the store. A store that it has not opened yet costs nothing, and
-// nothing of it is deleted. A store in memory stays open, since it would be gone.
+// A key that expires in a closed store is deleted soon after its time, and history is compacted
+// once that may be: the pool opens the store again then, for a minute. It knows what is due from
+// the time when it closed the store. A store that it has not opened yet costs nothing, and nothing
+// of it is deleted. A store in memory stays open, since it would be gone.
 type StorePool struct {
 	config Config
 	db     contract.Database
@@ -43,7 +43,7 @@ type StorePool struct {
 	// slots has an element for each store that is being opened; see opening.
 	slots chan struct{}
 
-	// mu protects the fields below, and those of the stores. What begins work holds it.
+	// mu protects the fields below, and those of the stores. A function that begins work holds it.
 	mu     sync.Mutex
 	stores map[string]*pooledStore
 	// due has the closed stores in which there will be something to do.
@@ -234,8 +234,8 @@ func (s *pooledStore) volatile() bool {
 	return store != nil && store.mvcc.Volatile()
 }
 
-// dropped tells whether the store is known to have been dropped, or is broken. Who still uses it
-// gets errors, and there may be another one of its name. The default store cannot be dropped:
+// dropped tells whether the store is known to have been dropped, or is broken. Calls that still use
+// it get errors, and there may be another one of its name. The default store cannot be dropped:
 // another one in its place means another database, and the process is not to serve that unasked.
 func (s *pooledStore) dropped(name string) bool {
 	store := s.open()
@@ -250,7 +250,8 @@ func (s *pooledStore) dropped(name string) bool {
 	}
 }
 
-// shut begins to close a store. What is due is done before, unless somebody waits for it.
+// shut begins to close a store. Work that is due is done before, unless somebody waits for the
+// store.
 func (p *StorePool) shut(name string, s *pooledStore) {
 	if s.gone != nil {
 		return

@@ -313,8 +313,8 @@ func TestStorePoolErrors(t *testing.T) {
 	}
 }
 
-// TestStorePoolRace: stores are used, released and closed by many at the same time, and each use is
-// of an open store.
+// TestStorePoolRace: stores are used, released and closed by many at the same time, and each use
+// has an open store.
 func TestStorePoolRace(t *testing.T) {
 	d := dbtest.Open(t, dbtest.SQLite)
 	names := []string{"team-a", "team-b", "team-c"}

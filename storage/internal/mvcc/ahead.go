@@ -9,7 +9,7 @@ import (
 )
 
 // A client that has turned a page of a list, and then the next one, will most likely turn on. So
-// the page that Follows may be read while the client works on the one it has; see
+// the page that follows may be read while the client works on the one it has; see
 // [RangeOptions.Ahead].
 //
 // Such a page is the same as the one that the call that asks for it would read itself (I4, I5). The
@@ -42,7 +42,7 @@ type ahead struct {
 
 	// mu protects the fields below, and each page's timer.
 	mu sync.Mutex
-	// turns are the pages that are expected, since each Follows a page that was read. The keys of
+	// turns are the pages that are expected, since each follows a page that was read. The keys of
 	// turns and pages come from pageOf.
 	turns map[RangeOptions]struct{}
 	// pages are the pages that nobody has taken yet.

@@ -15,7 +15,7 @@ const announceInterval = 10 * time.Millisecond
 
 // announcer tells the other processes of new heads, where the backends have notifications. It is
 // one for all stores that share connections. One announcement at a time is under way, and the next
-// one is of the newest head of each store that has a new one. So a slow database gets few of them,
+// one tells the newest head of each store that has a new one. So a slow database gets few of them,
 // and no commit waits for one. A head after an idle time is announced at once. While stores are
 // busy, a head waits for announceInterval at most.
 //
@@ -26,7 +26,7 @@ type announcer struct {
 	mu sync.Mutex
 	// newest is what was last to be told of each open store, heads what is not under way yet.
 	newest, heads map[*Engine]contract.Revision
-	// telling are the stores of the announcement that is under way, but for those that have left.
+	// telling are the stores of the announcement that is under way, but for stores that have left.
 	// cancel gives it up, and ended is closed when it, or if there is none the next one, has ended.
 	telling map[*Engine]struct{}
 	cancel  context.CancelFunc

@@ -230,7 +230,7 @@ func (s *Engine) commitGroup(writes []*write) {
 			}
 		case contract.Transient, contract.Unavailable, contract.Aborted:
 			if errors.Is(err, contract.ErrOvertaken) {
-				// The process was paused, or Follows late. The next group begins at what is read
+				// The process was paused, or follows late. The next group begins at what is read
 				// now, whatever time has passed. If that is refused as well, a row that was seen
 				// is gone, and the tailer is about to find that out: a new era begins.
 				_, readErr := s.read(s.commitCtx, s.b.State)

@@ -174,7 +174,7 @@ func (s *Engine) boundary(ctx context.Context, st contract.State) (contract.Revi
 }
 
 // Compact moves the boundary: from its return on, in this process, and within a moment in the
-// others, reads below the revision answer ErrCompacted. The sweep, which Follows in the background,
+// others, reads below the revision answer ErrCompacted. The sweep, which follows in the background,
 // removes the rows that were replaced. The order matters: if rows were removed first, a list that
 // is still allowed could miss them.
 func (s *Engine) Compact(ctx context.Context, r contract.Revision) error {

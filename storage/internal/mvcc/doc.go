@@ -120,7 +120,7 @@
 //     no gap and no overlap.
 //   - Of rows that were read before the position moved, only those after it are appended, and only
 //     if the row at the position is the one that was delivered.
-//   - If compaction has swept the row at the position, nothing proves what Follows it. Then all
+//   - If compaction has swept the row at the position, nothing proves what follows it. Then all
 //     watches end.
 //   - A watcher's cursor is the revision up to which it has seen everything. It moves only over
 //     events that were handed out or that do not concern the watcher.
@@ -132,15 +132,15 @@
 // I4 Reads are linearizable. [Engine.Head], [Engine.Get] and [Engine.Range] at revision 0 read in a
 // statement that starts after the call did. Concurrent callers of Head and Get share a query only
 // if it starts after they asked (see coalescer). Every statement reads the server's role, and a
-// server that may be behind (a standby, a read-only one) is refused. What this process has in
-// memory is used only if such a statement proves it; see reader.go. All this takes the database's
-// word for it that it has one primary. A primary that was replaced and does not know it, since it
-// is cut off, says that it takes writes and knows no newer rows. A process that still reaches it
-// believes it. If the address leads elsewhere by then, the process finds that out by its next new
-// connection, in a minute or so ([contract.PollLifetime]). If not, nothing here can tell, and the
-// database's cluster has to stop its old primary; docs/operate/failover.md says how. What such a
-// process answers is old, and is no other history: it was confirmed before, or was written to the
-// old primary alone. The writes of the latter kind are lost with it, which I6 notices.
+// server that may be behind (a standby, a read-only one) is refused. The memory of this process is
+// used only if such a statement proves it; see reader.go. All this takes the database's word for it
+// that it has one primary. A primary that was replaced and does not know it, since it is cut off,
+// says that it takes writes and knows no newer rows. A process that still reaches it believes it.
+// If the address leads elsewhere by then, the process finds that out by its next new connection, in
+// a minute or so ([contract.PollLifetime]). If not, nothing here can tell, and the database's
+// cluster has to stop its old primary; docs/operate/failover.md says how. The answer of such a
+// process is old, and shows no other history: it was confirmed before, or was written to the old
+// primary alone. The writes of the latter kind are lost with it, which I6 notices.
 //
 // I5 A range is one snapshot at the revision it says, all its pages together; see undo.go for the
 // argument, and reader.go for the chain of readers that answer from memory.

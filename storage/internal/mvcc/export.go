@@ -116,8 +116,8 @@ func (s *Engine) Import(ctx context.Context, in *contract.Import) (contract.Stat
 const (
 	// importTries is how often an import is tried that the database undoes for reasons of its own.
 	importTries = 5
-	// importPause is how long it waits before the second try; it waits longer before each of those
-	// that follow.
+	// importPause is how long it waits before the second try; it waits longer before each further
+	// try.
 	importPause = 100 * time.Millisecond
 )
 

@@ -39,7 +39,7 @@ func TailOf(ctx context.Context, s *Engine, from contract.Revision, limit int) (
 	return s.tail(ctx, from, limit, contract.PrevOfDeletions)
 }
 
-// WaitAttached waits until a watcher Follows the ring.
+// WaitAttached waits until a watcher follows the ring.
 func WaitAttached(ctx context.Context, w *Watcher) error { return waitAttached(ctx, w) }
 
 // Delivered returns the newest revision that was delivered to the watchers.

@@ -536,7 +536,7 @@ func TestResolvedIsSeen(t *testing.T) {
 }
 
 // TestSweptDeliveredRow: a process that was paused for longer than the compaction window finds the
-// row swept that it delivered last. Nothing proves then that the rows after it are of the same
+// row swept that it delivered last. Nothing proves then that the rows after it belong to the same
 // history, so its watches end.
 func TestSweptDeliveredRow(t *testing.T) {
 	db := dbtest.Open(t, dbtest.SQLite)

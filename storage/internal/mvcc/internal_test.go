@@ -255,7 +255,7 @@ func TestPieceSize(t *testing.T) {
 	}
 }
 
-// waitAttached waits until a watcher Follows the ring.
+// waitAttached waits until a watcher follows the ring.
 func waitAttached(ctx context.Context, w *Watcher) error {
 	return Poll(ctx, func() bool {
 		w.s.hub.mu.Lock()

@@ -300,7 +300,7 @@ func (s *Engine) reapLeases(ctx context.Context) (time.Duration, error) {
 }
 
 // empty deletes the keys of leases that have ended in the epoch, and then the leases. It returns
-// those that it could not empty. reaping is held.
+// the leases that it could not empty. reaping is held.
 func (s *Engine) empty(ctx context.Context, leases []contract.Lease,
 	epoch contract.Epoch) (left []contract.Lease, err error) {
 	tried := map[contract.Key]contract.Revision{}

@@ -20,7 +20,7 @@ type left struct {
 	keys map[leftKey]int64
 }
 
-// leftKey is the begin of a page that Follows another one.
+// leftKey is the begin of a page that follows another one.
 type leftKey struct {
 	from, end contract.Key
 	at        contract.Revision

@@ -17,8 +17,8 @@ import (
 )
 
 // TestPanicInTheBackground: where somebody opens a store again, a panic of what it does by itself
-// closes it, and not the process. Who waits for a write learns that nobody knows its outcome, or
-// that it was not begun.
+// closes it, and not the process. A caller that waits for a write learns that nobody knows its
+// outcome, or that it was not begun.
 func TestPanicInTheBackground(t *testing.T) {
 	for _, method := range []string{"Commit", "Changed", "Expired", "Lapsing", "Quota", "Locked",
 		"State"} {

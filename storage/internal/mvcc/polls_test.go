@@ -228,8 +228,8 @@ func TestPollsExpire(t *testing.T) {
 }
 
 // TestPollHangs: each store of a round that hangs finds what is new when the time limit is over, as
-// if it had polled by itself. Meanwhile, stores that come later are polled, and those that close do
-// not wait.
+// if it had polled by itself. Meanwhile, stores that come later are polled, and stores that close
+// do not wait.
 func TestPollHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &line{}

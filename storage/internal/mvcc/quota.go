@@ -124,8 +124,8 @@ func (s *Engine) measure(ctx context.Context, m *measured) error {
 		*m = measured{}
 		return err
 	}
-	// What other processes grant is counted when this one grants a lease, too, and until there is
-	// room again. So a store without leases costs no statement more.
+	// Leases that other processes grant are counted when this one grants a lease, too, and until
+	// there is room again. So a store without leases costs no statement more.
 	if s.leasesMoved.Swap(false) || !m.counted || s.excess.Load() != nil {
 		if _, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 			m.leases, st, err = s.b.CountLeases(ctx)

@@ -81,7 +81,7 @@ func TestEarlyBoundary(t *testing.T) {
 }
 
 // TestQuotaOfHistory: a store whose quota bounds its bytes keeps no more of what was replaced,
-// though its policy keeps everything. What has not been replaced for long can be watched.
+// though its policy keeps everything. Objects that have not been replaced for long can be watched.
 func TestQuotaOfHistory(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 		s := open(t, db, mvcc.Config{QuotaInterval: time.Millisecond,

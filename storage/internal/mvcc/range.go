@@ -1,7 +1,10 @@
 package mvcc
 
-import "context"
-import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
+import (
+	"context"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+)
 
 // CountLimit is where the counting of a range stops, so that a page costs the same however many
 // keys follow it.

@@ -13,7 +13,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Most of what is read was read or written a short time ago. A process that Follows the log has it
+// Most of what is read was read or written a short time ago. A process that follows the log has it
 // already. So it keeps those rows, and asks the database for no more than how far the history has
 // come, and for what it does not have.
 //

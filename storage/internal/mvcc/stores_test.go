@@ -545,8 +545,8 @@ func TestStoresShareConnections(t *testing.T) {
 	})
 }
 
-// TestBusyStoreLeavesConnections: of the connections that stores share, those that wait for the
-// commit lock of one leave some to the others.
+// TestBusyStoreLeavesConnections: of the connections that stores share, the ones that wait for the
+// commit lock of one store leave some to the others.
 func TestBusyStoreLeavesConnections(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 		createStore(t, db, "team-a")

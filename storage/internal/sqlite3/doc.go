@@ -11,7 +11,7 @@
 //   - Control. Checkpoints, busy timeouts and interruption are per connection and can change while
 //     it is open. A statement that is not reset holds a snapshot for those after it.
 //
-// What does not need these, such as migrations, uses database/sql.
+// Code that does not need these, such as migrations, uses database/sql.
 //
 // zombiezen.com/go/sqlite, which stands on the same translation, was tried in place of this package
 // (version 1.4.2, by a prototype below the same methods). With 64 writers creates cost 1.02

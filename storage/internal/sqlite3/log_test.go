@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// What is committed is in the files, whatever its size and however SQLite synchronizes, also if it
-// writes pages before the commit because its cache is small.
+// A commit is in the files, whatever its size and however SQLite synchronizes, also if it writes
+// pages before the commit because its cache is small.
 func TestCommitIsInTheFiles(t *testing.T) {
 	for _, synchronous := range []string{"OFF", "NORMAL", "FULL"} {
 		for _, cache := range []string{"5", "2000"} {
@@ -52,7 +52,7 @@ func TestCommitIsInTheFiles(t *testing.T) {
 					if err := copy.Close(); err != nil {
 						t.Fatal(err)
 					}
-					// What is rolled back leaves nothing.
+					// A transaction that is rolled back leaves nothing.
 					begin = c.Exec(`BEGIN IMMEDIATE`)
 					update = c.Exec(`UPDATE rows SET v = zeroblob(3000)`)
 					if err := errors.Join(begin, update, c.Exec(`ROLLBACK`)); err != nil {

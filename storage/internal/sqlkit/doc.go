@@ -26,7 +26,7 @@
 // # Connections to a server
 //
 // The backend of a store on a server embeds a [Member]. It takes the connections that the store's
-// [contract.Gate] lets pass, and no more of those that write than one store may have. Where a
-// server says that it is read-only, the member tells the [contract.Address]. [Poll] polls several
-// members by one statement.
+// [contract.Gate] lets pass, and no more writing ones than one store may have. Where a server says
+// that it is read-only, the member tells the [contract.Address]. [Poll] polls several members by
+// one statement.
 package sqlkit

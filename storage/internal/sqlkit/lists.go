@@ -32,7 +32,7 @@ func NewLists(conns int) *Lists {
 // line is one store's part of [Lists]. The mutex of its Lists protects it.
 type line struct {
 	lists *Lists
-	// reads is how many lists of the store are being read, and queue has those that wait.
+	// reads is how many lists of the store are being read, and queue has the lists that wait.
 	reads int
 	queue []chan struct{}
 }

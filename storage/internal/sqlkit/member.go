@@ -23,7 +23,7 @@ type Pool[L Link] interface {
 	Get(ctx context.Context) (L, error)
 }
 
-// Member is a store among those that share the connections of a process.
+// Member is a store among the stores that share the connections of a process.
 type Member[L Link] struct {
 	// ID is the number of the store, which the rows of its tables have.
 	ID int64

@@ -310,7 +310,7 @@ func TestDamage(t *testing.T) {
 		} {
 			same(t, name, ask(), want)
 		}
-		// What does not need the value is told.
+		// Reads that do not need the value are answered.
 		if err := page(contract.PageQuery{KeysOnly: true})(); err != nil {
 			t.Error(err)
 		}

@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestProjects compiles a project of each variant, vets it and runs its tests on SQLite. What is
-// generated in it is what the generators make of its types. The programs are given the arguments of
-// their Deployment, and one project with two versions is given another kind.
+// TestProjects compiles a project of each variant, vets it and runs its tests on SQLite. The
+// generated code in it is what the generators make of its types. The programs are given the
+// arguments of their Deployment, and one project with two versions is given another kind.
 func TestProjects(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it links projects, for minutes")

@@ -97,20 +97,20 @@ type Files map[string]string
 // goVersion is what this module needs, and so the projects; a test compares it with go.mod.
 const goVersion = "1.26.0"
 
-// modules are those that projects need besides, in the versions of this repository. A test compares
-// them.
+// modules are the modules that projects need besides, in the versions of this repository. A test
+// compares them.
 var modules = map[string]string{
 	"k8s.io/code-generator":          "v0.37.2",
 	"sigs.k8s.io/controller-runtime": "v0.25.2",
 	"sigs.k8s.io/controller-tools":   "v0.23.0",
 }
 
-// templates are named as the files that they make. In parts/ are those that others use; in all/
-// those of every variant, in server/ those of servers, and in the others those of one variant.
-// There is a file for each kind in place of KIND, and for versions in place of HUB, the version in
-// which objects are stored, of OLDER, those in which the kind looks otherwise, and of VERSION, all.
-// Registries have types of their own for the versions in which a kind looks as in HUB, too. GROUP
-// and RESOURCE are those of the first kind.
+// templates are named as the files that they make. In parts/ are templates that others use, in all/
+// the ones for every variant, in server/ the ones for servers, and in each other folder the ones
+// for one variant. There is a file for each kind in place of KIND, and for versions in place of
+// HUB, the version in which objects are stored, of OLDER, those in which the kind looks otherwise,
+// and of VERSION, all. Registries have types of their own for the versions in which a kind looks as
+// in HUB, too. GROUP and RESOURCE are those of the first kind.
 //
 // The pattern has the directories that begin with a dot, too.
 //
@@ -357,7 +357,7 @@ func (f Files) Write(dir string) error {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			return err
 		}
-		// Whoever has written the file since then keeps it.
+		// A file that was written since then is kept.
 		out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 		if err != nil {
 			return err

@@ -23,7 +23,7 @@ func newProfiler(job Job) (*profiler, error) {
 	return &profiler{prefix: prefix}, os.MkdirAll(job.Profiles, 0o755)
 }
 
-// measuring is called when a phase begins. What it returns is called at the end.
+// measuring is called when a phase begins. Call the function that it returns at the end.
 func (p *profiler) measuring() (end func() error, err error) {
 	p.phase++
 	prefix := fmt.Sprintf("%s-phase%d", p.prefix, p.phase)

@@ -102,7 +102,7 @@ func summary(r Result) string {
 }
 
 // runJob runs a job in a process of its own, so that nothing is left of the run before: neither
-// memory nor servers nor files. The process is of the program, "" for this one.
+// memory nor servers nor files. The process runs the program, "" for this one.
 func (p Plan) runJob(ctx context.Context, program string, job Job,
 	progress func(string)) (_ *Result, err error) {
 	if program == "" {

@@ -31,7 +31,7 @@ func (s *sqliteFile) Address() string {
 func (s *sqliteFile) Processes() []int   { return nil }
 func (s *sqliteFile) DataDirs() []string { return []string{s.dir} }
 
-// Settings are those that all clients of the file are given.
+// Settings are the settings that all clients of the file are given.
 func (s *sqliteFile) Settings(context.Context) ([]string, error) {
 	return []string{"SQLite in the process that writes: journal_mode=WAL, synchronous=FULL"}, nil
 }

@@ -183,7 +183,7 @@ type DialOptions struct {
 	KeepHistory bool
 	// Window, if not 0, is how much history is kept, where KeepHistory is not asked for.
 	Window time.Duration
-	// Store, if not "", is one that Target.CreateStore has created. What has no stores has all
+	// Store, if not "", is one that Target.CreateStore has created. A target without stores has all
 	// objects in one place.
 	Store string
 }

@@ -56,8 +56,8 @@ type ReplicaResult struct {
 	Operations int
 	Elapsed    time.Duration
 	CPU        time.Duration
-	// Acks and Seen are the probes that were acknowledged here, and those that were seen. Window is
-	// the measured time, in nanoseconds of Unix time.
+	// Acks and Seen are the probes that were acknowledged here, and the probes that were seen.
+	// Window is the measured time, in nanoseconds of Unix time.
 	Acks, Seen []moment
 	Window     [2]int64
 }

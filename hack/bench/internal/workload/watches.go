@@ -166,7 +166,8 @@ func replay(size int) func(context.Context, *Bench) (Metrics, error) {
 		if err != nil {
 			return nil, err
 		}
-		// What the writers were told, and not the store's own answer: that of kine may be older.
+		// The revision that the writers were told is taken, not the store's own answer: that of
+		// kine may be older.
 		from, err := newestOf(pods)
 		if err != nil {
 			return nil, err

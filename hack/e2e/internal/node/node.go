@@ -7,10 +7,9 @@
 // Probes are made, containers that end or are not alive are started again, and Secrets and
 // ConfigMaps that change are written anew while the process runs, all as a kubelet does.
 //
-// What a process does not have is a sandbox: there are no namespaces, no cgroups and no seccomp
-// filter. Instead of a network of its own a pod has an address of its own among 127.0.0.0/8, which
-// stands in those of its arguments that name a port to listen at, or else in the flag
-// --bind-address after them.
+// A process has no sandbox: there are no namespaces, no cgroups and no seccomp filter. Instead of a
+// network of its own a pod has an address of its own among 127.0.0.0/8, which stands in those of
+// its arguments that name a port to listen at, or else in the flag --bind-address after them.
 //
 // A pod that needs something that is not here (several containers, other kinds of volumes and
 // probes) is an error, which [Node.Errors] tells.
@@ -45,7 +44,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 )
 
 // Name is the name of the node.
@@ -126,7 +125,7 @@ func (n *Node) Errors() error {
 }
 
 // Process returns the process of a pod's container, nil if none runs.
-func (n *Node) Process(uid types.UID) *process.Process {
+func (n *Node) Process(uid types.UID) *executable.Process {
 	n.mu.Lock()
 	p := n.pods[uid]
 	n.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 )
 
 const (
@@ -50,7 +50,7 @@ type pod struct {
 	mu       sync.Mutex
 	grace    int64         // how many seconds the container has to end
 	deleted  chan struct{} // closed when the pod is to end
-	current  *process.Process
+	current  *executable.Process
 	began    time.Time // when the container was started for the first time
 	status   containerStatus
 	unsynced chan struct{} // has a value when the status is to be written
@@ -93,7 +93,7 @@ func (p *pod) update(object *corev1.Pod) {
 	}
 }
 
-func (p *pod) process() *process.Process {
+func (p *pod) process() *executable.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.current
@@ -164,7 +164,7 @@ func (p *pod) runContainer(ctx context.Context) (over bool, err error) {
 		return false, err
 	}
 	began := time.Now()
-	running, err := process.Start(*spec)
+	running, err := executable.Start(*spec)
 	if err != nil {
 		return false, err
 	}
@@ -196,7 +196,7 @@ func (p *pod) runContainer(ctx context.Context) (over bool, err error) {
 }
 
 // terminate ends the container as the pod's grace period says.
-func (p *pod) terminate(running *process.Process) error {
+func (p *pod) terminate(running *executable.Process) error {
 	p.mu.Lock()
 	grace := p.grace
 	p.mu.Unlock()
@@ -247,7 +247,7 @@ func (p *pod) supported() error {
 }
 
 // spec makes the process from the container.
-func (p *pod) spec(ctx context.Context) (*process.Spec, error) {
+func (p *pod) spec(ctx context.Context) (*executable.Spec, error) {
 	c := p.object.Spec.Containers[0]
 	env, err := p.environment(ctx, c)
 	if err != nil {
@@ -264,7 +264,7 @@ func (p *pod) spec(ctx context.Context) (*process.Spec, error) {
 		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid),
 			Groups: p.groups()}
 	} else {
-		// Who is not root may still have a root directory of his own in a user namespace.
+		// A user who is not root may still have a root directory of their own in a user namespace.
 		attributes.Cloneflags = syscall.CLONE_NEWUSER
 		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: os.Geteuid(),
 			Size: 1}}
@@ -272,7 +272,7 @@ func (p *pod) spec(ctx context.Context) (*process.Spec, error) {
 			Size: 1}}
 	}
 	dir := cmp.Or(c.WorkingDir, p.image.workingDir, "/")
-	return &process.Spec{Name: p.object.Name, Command: command, Env: env.list(), Dir: dir,
+	return &executable.Spec{Name: p.object.Name, Command: command, Env: env.list(), Dir: dir,
 		Logs: p.node.Logs, Attributes: attributes}, nil
 }
 

@@ -24,11 +24,11 @@ const (
 	Program = Path + "/cmd/rowkeeper@" + Version
 )
 
-// Env is the environment of a user of the release that a clone would make. What Go downloads and
-// installs is below a directory.
+// Env is the environment of a user of the release that a clone would make. All that Go downloads
+// and installs is below a directory.
 //
-// What was downloaded was compared with the checksums of the clone, so nobody is asked for them.
-// Paths are trimmed as in the image's build, so that most of it is in Go's cache.
+// The downloads were compared with the checksums of the clone, so nobody is asked for them. Paths
+// are trimmed as in the image's build, so that most of it is in Go's cache.
 func Env(t *testing.T, clone, below string) []string {
 	t.Helper()
 	clone, err := filepath.Abs(clone)
@@ -46,7 +46,7 @@ func Env(t *testing.T, clone, below string) []string {
 // proxy makes a module proxy of files that has the modules of a release, and returns its directory.
 func proxy(t *testing.T, clone string) string {
 	t.Helper()
-	// What was built, and what git keeps, is not of the module.
+	// Build results, and what git keeps, do not belong to the module.
 	source := t.TempDir()
 	copied := exec.Command("sh", "-c", `tar -C "$1" --exclude=./bin --exclude=./.git `+
 		`--exclude=./.rowkeeper -cf - . | tar -C "$2" -xf -`, "sh", clone, source)

@@ -78,7 +78,7 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%d %s: %s", e.Code, e.Reason, e.Message)
 }
 
-// Classify says what an error leaves known. What has no answer is unknown.
+// Classify says what an error leaves known. A request without an answer is unknown.
 func Classify(err error) (history.Outcome, int) {
 	var status *StatusError
 	switch {

@@ -152,7 +152,7 @@ func (c *checker) checkLog() {
 		}
 	}
 	c.checkPrev()
-	// What the log still holds in the end is what was recorded.
+	// The rows that the log still holds in the end are the rows that were recorded.
 	for _, r := range c.h.Final {
 		if r.Key == "" {
 			continue
@@ -207,8 +207,8 @@ func (c *checker) checkPrev() {
 	}
 }
 
-// resolve finds each write in the log. What was not acknowledged and is there was done
-// nevertheless, at some time; what is not there was not.
+// resolve finds each write in the log. A write that was not acknowledged and is there was done
+// nevertheless, at some time; one that is not there was not.
 func (c *checker) resolve() {
 	deleters := c.deleters()
 	acknowledged := map[int64]*history.Op{}

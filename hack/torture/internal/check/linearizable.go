@@ -21,7 +21,7 @@ const linearizeFor = 2 * time.Minute
 type state struct {
 	// revision is that of the newest write.
 	revision int64
-	// objects are those that exist: key=revision; in order of the keys.
+	// objects are the objects that exist: key=revision; in order of the keys.
 	objects string
 }
 
@@ -203,7 +203,7 @@ func (c *checker) checkLinearizable() {
 			c.violate("linearizable", "%s: whether its %d requests are linearizable was not "+
 				"found out in %s", part, len(ops), linearizeFor)
 		default:
-			// What cannot be explained is looked for only now: it takes a time that grows with the
+			// An unexplained answer is looked for only now: it takes a time that grows with the
 			// square of the number of requests.
 			_, info := porcupine.CheckOperationsVerbose(namespace, ops, linearizeFor)
 			c.violate("linearizable", "%s: no order explains its %d requests: %s", part, len(ops),

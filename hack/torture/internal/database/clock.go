@@ -49,7 +49,7 @@ func NewSkewed(ctx context.Context, kind programs.Kind, servers int,
 	return d, nil
 }
 
-// URL implements Database. What is encrypted cannot be rewritten.
+// URL implements Database. An encrypted connection cannot be rewritten.
 func (d *skewed) URL(server int) string {
 	if d.kind == programs.Postgres {
 		return d.Served.URL(server)

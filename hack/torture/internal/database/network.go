@@ -129,7 +129,7 @@ func (n *Network) Close() error {
 type way struct {
 	hub   *toxiproxy.ApiServer
 	proxy *toxiproxy.Proxy
-	// toxics are the names of those that it has.
+	// toxics are the names of the toxics that it has.
 	toxics map[string]bool
 	// upstream is where it leads; it is changed only while the way is shut.
 	upstream string

@@ -216,7 +216,7 @@ func (e *Endpoint) object(kv *mvccpb.KeyValue) (*history.Object, error) {
 	return &o, nil
 }
 
-// bounds are the keys of a resource, in a namespace if there is one. What comes after '/' is '0'.
+// bounds are the keys of a resource, in a namespace if there is one. The byte after '/' is '0'.
 func (e *Endpoint) bounds(s history.Selector) (from, to []byte) {
 	directory := e.prefix + s.Resource
 	if s.Namespace != "" {

@@ -56,8 +56,8 @@ func (r Row) note() string {
 	return fmt.Sprintf("- %s, %s: %s.", r.Scenario, r.Database, strings.Join(r.Notes, "; "))
 }
 
-// Add puts a row into the file, in the place of an older one of the same scenario and database.
-// What people have written before the table stays.
+// Add puts a row into the file, in the place of an older one of the same scenario and database. The
+// text that people have written before the table stays.
 func Add(path string, row Row) error {
 	content, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

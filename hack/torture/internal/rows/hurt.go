@@ -243,8 +243,8 @@ func (d *DB) Restore(ctx context.Context, dump *Dump) (*DB, error) {
 	if dump.file == "" {
 		return d, d.restoreRows(ctx, dump)
 	}
-	// Whoever has the old file open goes on to see that one, and when he closes it, removes the
-	// write-ahead log by its name, which is the new file's by then.
+	// A process that has the old file open goes on to see that one, and when it closes the file,
+	// removes the write-ahead log by its name, which is the new file's by then.
 	if err := d.RemoveLog(); err != nil {
 		return nil, err
 	}

@@ -305,8 +305,8 @@ func manyWatchers(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	// What an apiserver keeps per watch and connection is about 60 kB; the bound finds what grows
-	// with the events.
+	// An apiserver keeps about 60 kB per watch and connection; the bound finds what grows with the
+	// events.
 	e.bounded(fmt.Sprintf("%d watches", count), before, peak, 200+float64(count)*0.15)
 	_, err = e.Endpoints[0].Remove(context.WithoutCancel(ctx), api.Pipelines+"/crowd/event")
 	return err

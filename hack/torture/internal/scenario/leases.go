@@ -67,8 +67,8 @@ func lapsingLeases(ctx context.Context, e *Env) error {
 }
 
 // lease grants a lease and attaches a key to it. Every third one is renewed, by whatever server,
-// while half of its time is over. What fails is tried at another server, until it succeeds or the
-// lease may have lapsed.
+// while half of its time is over. A call that fails is tried at another server, until it succeeds
+// or the lease may have lapsed.
 func (e *Env) lease(ctx context.Context, rng *rand.Rand, id int64) check.Leased {
 	seconds := 3 + rng.Int64N(4)
 	lasts := time.Duration(seconds) * time.Second

@@ -23,7 +23,7 @@ import (
 )
 
 // neighbour uses the default store of the database by the library, while the servers use another
-// one. What happens to that one is no concern of its own: its watch stays open, and has each object
+// one. The faults of that one are no concern of its own: its watch stays open, and has each object
 // that it creates once and in order. Only where the whole database loses its newest commits does
 // the history of every store begin anew.
 type neighbour struct {

@@ -17,7 +17,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
-// disk is a database with relaxed durability. What was written after keep is lost with the power.
+// disk is a database with relaxed durability. The writes after keep are lost with the power.
 type disk interface {
 	database.Database
 	// keep notes what is on the disk now.
@@ -205,7 +205,7 @@ func powerFailure(ctx context.Context, e *Env) error {
 			"all servers were killed, the database was not, and the history begins anew")
 	}
 	return e.losePower(ctx, func(lose func() error) error {
-		// Whatever commits after the last record of the log, nobody is told of it.
+		// Nobody is told of a commit after the last record of the log.
 		return e.restartServers(ctx, lose)
 	})
 }

@@ -39,7 +39,7 @@ type Config struct {
 	Kind      programs.Kind
 	// URL is a database to use, in place of one of our own.
 	URL string
-	// Seed decides all that is random. What the machine does is not.
+	// Seed decides all that is random. The timing of the machine is not.
 	Seed uint64
 	// Operations is how many requests have to be answered at least, Faults how many faults are
 	// injected.

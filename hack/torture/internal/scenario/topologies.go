@@ -168,7 +168,7 @@ func (s *small) fill() (empty func() error, err error) {
 		first := sync.OnceFunc(func() { close(full) })
 		zeros := make([]byte, 64<<10)
 		for ctx.Err() == nil {
-			// What the database gives back is taken, too.
+			// Space that the database gives back is taken, too.
 			for err := error(nil); err == nil; {
 				_, err = f.Write(zeros)
 			}

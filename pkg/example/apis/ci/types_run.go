@@ -172,7 +172,7 @@ type PipelineRunLogOptions struct {
 	Follow bool
 	// Step selects the lines of one step.
 	Step string
-	// SkipLines is how many of the lines are left out, counted from the first: those that the
+	// SkipLines is how many of the lines are left out, counted from the first: the lines that the
 	// caller has already.
 	SkipLines int64
 	// TailLines is how many of the lines that are stored are shown, counted from the last. All if

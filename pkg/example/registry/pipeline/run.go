@@ -35,7 +35,7 @@ type RunREST struct {
 // types knows their structure.
 func NewRunREST(scheme *runtime.Scheme, types managedfields.TypeConverter, pipelines,
 	runs *genericregistry.Store) (*RunREST, error) {
-	// Who asks for a run manages its fields, as if they had created the run itself.
+	// A client that asks for a run manages its fields, as if it had created the run itself.
 	fields, err := managedfields.NewDefaultFieldManager(
 		types, runtime.UnsafeObjectConvertor(scheme), scheme, scheme,
 		// No subresource: the run is created itself.
@@ -53,7 +53,7 @@ var (
 	_ rest.StorageMetadata          = &RunREST{}
 )
 
-// GroupVersionKind says that the body is of another kind than the pipeline.
+// GroupVersionKind says that the body has another kind than the pipeline.
 func (*RunREST) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
 	return v1.SchemeGroupVersion.WithKind("PipelineRunRequest")
 }
@@ -134,8 +134,9 @@ func (r *RunREST) Create(ctx context.Context, name string, obj runtime.Object,
 	return r.runs.Create(ctx, managed, rest.ValidateAllObjectFunc, options)
 }
 
-// manager names who asks for a run. Who does not say so by the options is known by the user agent,
-// from which the handler of the request has made the manager of the request's own fields.
+// manager names the client that asks for a run. One that does not name itself by the options is
+// known by the user agent, from which the handler of the request has made the manager of the
+// request's own fields.
 func manager(request *ci.PipelineRunRequest, options *metav1.CreateOptions) string {
 	if options != nil && options.FieldManager != "" {
 		return options.FieldManager

@@ -19,8 +19,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/registry/delegate"
 )
 
-// RunsREST is the subresource pipelines/runs: the runs of one pipeline, of one branch or those that
-// selectors select if that is asked for, by pages. Who wants to watch them watches pipelineruns.
+// RunsREST is the subresource pipelines/runs: the runs of one pipeline, of one branch or as
+// selectors select if that is asked for, by pages. To watch them, watch pipelineruns.
 type RunsREST struct {
 	pipelines, runs *genericregistry.Store
 }

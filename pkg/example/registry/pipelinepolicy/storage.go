@@ -1,5 +1,5 @@
-// Package pipelinepolicy keeps the policies for pipelines. What they rule is done by the admission
-// plugin of the same name.
+// Package pipelinepolicy keeps the policies for pipelines. The admission plugin of the same name
+// enforces them.
 package pipelinepolicy
 
 import (

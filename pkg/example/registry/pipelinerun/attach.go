@@ -46,7 +46,7 @@ func (*AttachREST) NewConnectOptions() (runtime.Object, bool, string) {
 }
 
 // Connect returns the handler of the connection. Unless the client asks for lines that were written
-// before, it gets those that are written from now on.
+// before, it gets the lines that are written from now on.
 func (r *AttachREST) Connect(ctx context.Context, name string, options runtime.Object,
 	responder rest.Responder) (http.Handler, error) {
 	o, ok := options.(*ci.PipelineRunLogOptions)
@@ -99,7 +99,7 @@ func (r *AttachREST) serve(ctx context.Context, w http.ResponseWriter, req *http
 	}
 	defer conn.Close()
 
-	// Whatever the client sends is ignored, but its going away is not. It may close its input, and
+	// All that the client sends is ignored, but its going away is not. It may close its input, and
 	// go on, so that this is seen by the channel of resizing.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

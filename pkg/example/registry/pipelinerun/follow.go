@@ -47,9 +47,9 @@ func (f *follower) get(ctx context.Context, name string,
 
 // lines calls emit with the lines of the run's log, some at a time, and returns when there are no
 // more: when all that is stored was emitted, or if the options say so, when the run has ended or is
-// gone. Each line is emitted once. Those that are stored are emitted in order, and those that are
-// written meanwhile as they are written: whatever runs the run writes one piece after another, with
-// rising sequence numbers.
+// gone. Each line is emitted once. Stored lines are emitted in order, and lines that are written
+// meanwhile as they are written: the writer of the log writes one piece after another, with rising
+// sequence numbers.
 func (f *follower) lines(ctx context.Context, run *ci.PipelineRun, o *ci.PipelineRunLogOptions,
 	emit func([]string) error) error {
 	emitted := sets.New[types.UID]() // pieces; a sequence number does not tell them apart

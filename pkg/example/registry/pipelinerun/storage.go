@@ -29,8 +29,8 @@ type Storage struct {
 
 // NewStorage returns the storage that optsGetter leads to. Runs are checked against what is in the
 // store of the resource pipelines. The pieces of the runs' logs are kept in the store of the
-// resource logchunks. Whoever follows a log is sent away when stop is closed, so that the server
-// can end.
+// resource logchunks. Clients that follow a log are sent away when stop is closed, so that the
+// server can end.
 func NewStorage(scheme *runtime.Scheme, optsGetter generic.RESTOptionsGetter, pipelines,
 	logs *genericregistry.Store, stop <-chan struct{},
 ) (*Storage, error) {

@@ -32,7 +32,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/executable"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
@@ -69,12 +69,12 @@ type Config struct {
 	Servers int
 	// Port is kube-apiserver's, by default one that is free.
 	Port int
-	// Controllers are those that kube-controller-manager runs, by default all that it runs by
-	// default.
+	// Controllers are the controllers that kube-controller-manager runs, by default all that it
+	// runs by default.
 	Controllers []string
 	// NoScheduler leaves kube-scheduler out.
 	NoScheduler bool
-	// APIServerFlags are flags of kube-apiserver besides those that it always has. They win.
+	// APIServerFlags are flags of kube-apiserver besides the ones that it always has. They win.
 	APIServerFlags []string
 	// Audit makes kube-apiserver write [Cluster.AuditLog].
 	Audit bool
@@ -108,21 +108,21 @@ type Cluster struct {
 	// Port is kube-apiserver's.
 	Port int
 	// APIServer is kube-apiserver.
-	APIServer *process.Process
+	APIServer *executable.Process
 	// AuditLog is the file in which kube-apiserver writes what service accounts ask of it, other
 	// than those of its own namespace.
 	AuditLog string
 
 	config Config
-	// programs are those that run, in the order in which they were started, stores those of them
+	// programs are the programs that run, in the order in which they were started, stores the ones
 	// that serve the database.
 	programs, stores []*program
 }
 
 // program is a program with what it was started with.
 type program struct {
-	process.Spec
-	*process.Process
+	executable.Spec
+	*executable.Process
 	// url is where clients of etcd connect to it, if they do.
 	url string
 }
@@ -194,12 +194,12 @@ func (c *Cluster) controllers() []string {
 }
 
 // Close ends the control plane at once, the last started first.
-func (c *Cluster) Close() error { return c.end((*process.Process).Kill) }
+func (c *Cluster) Close() error { return c.end((*executable.Process).Kill) }
 
 // Stop asks the programs to end, the last started first, and waits for the end of each.
-func (c *Cluster) Stop() error { return c.end((*process.Process).Stop) }
+func (c *Cluster) Stop() error { return c.end((*executable.Process).Stop) }
 
-func (c *Cluster) end(how func(*process.Process) error) error {
+func (c *Cluster) end(how func(*executable.Process) error) error {
 	var errs []error
 	for _, p := range slices.Backward(c.programs) {
 		errs = append(errs, how(p.Process))
@@ -208,7 +208,7 @@ func (c *Cluster) end(how func(*process.Process) error) error {
 	return errors.Join(errs...)
 }
 
-// StopKubernetes asks all programs to end but those that serve the database.
+// StopKubernetes asks all programs to end but the ones that serve the database.
 func (c *Cluster) StopKubernetes() error {
 	stores := c.stores
 	c.programs = slices.DeleteFunc(c.programs, func(p *program) bool {
@@ -274,7 +274,7 @@ func (c *Cluster) RestartStore(i int) error {
 	if err := p.Kill(); err != nil {
 		return err
 	}
-	again, err := process.Start(p.Spec)
+	again, err := executable.Start(p.Spec)
 	if err == nil {
 		p.Process = again
 	}
@@ -306,9 +306,9 @@ func (c *Cluster) run(name, file string, args ...string) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec := process.Spec{Name: name, Command: append([]string{path}, args...), Env: os.Environ(),
+	spec := executable.Spec{Name: name, Command: append([]string{path}, args...), Env: os.Environ(),
 		Dir: c.config.Dir, Logs: c.Logs()}
-	started, err := process.Start(spec)
+	started, err := executable.Start(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -342,7 +342,7 @@ func (c *Cluster) writeCertificates() error {
 			"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"))}},
 		{"front-proxy-ca", &c.FrontProxyCA, []pki.Certificate{
 			c.certificate("front-proxy", pki.Client(FrontProxyName))}},
-		// Whoever has a certificate of this one can read and write everything.
+		// A client with a certificate of this one can read and write everything.
 		{"etcd-ca", &store, []pki.Certificate{
 			c.certificate("etcd", pki.Server("etcd", Host, "localhost")),
 			c.certificate("etcd-client", pki.Client("kube-apiserver"))}},
@@ -475,7 +475,7 @@ func (c *Cluster) storageFlags(urls ...string) []string {
 		"--etcd-keyfile=" + c.path("pki", "etcd-client.key")}
 }
 
-// startAPIServer starts kube-apiserver with flags besides those that it always has.
+// startAPIServer starts kube-apiserver with flags besides the ones that it always has.
 func (c *Cluster) startAPIServer(ctx context.Context, flags []string) error {
 	var err error
 	if c.Port = c.config.Port; c.Port == 0 {
@@ -550,7 +550,8 @@ func (c *Cluster) startController(name string) error {
 			"--use-service-account-credentials=true", "--root-ca-file="+c.path("pki", "ca.crt"),
 			"--cluster-signing-cert-file="+c.path("pki", "ca.crt"),
 			"--cluster-signing-key-file="+c.path("pki", "ca.key"),
-			// What it does shall take its time, and not what it is allowed to ask for by default.
+			// Its work shall take its time, and not the rate of requests that it is allowed by
+			// default.
 			"--kube-api-qps=10000", "--kube-api-burst=10000",
 			"--service-account-private-key-file="+c.path("pki", "tokens.key"))
 	}

@@ -151,7 +151,7 @@ func (s *server) run(t *testing.T, c *testCase, upstream bool) {
 			want = c.stuck
 		}
 		f.await(want)
-		// What stays does so when everything until now has been looked at.
+		// The rest stays when everything until now has been looked at.
 		f.seen()
 		f.await(want)
 	}

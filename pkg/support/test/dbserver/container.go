@@ -18,8 +18,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
-// images are the default images of each kind, the preferred first: those that hack/testbed builds,
-// which nobody can pull, and the official ones.
+// images are the default images of each kind, the preferred first: the ones that hack/testbed
+// builds, which nobody can pull, and the official ones.
 var images = map[Kind][]string{
 	Postgres: {"localhost/rowkeeper/postgres:17", "postgres:17"},
 	MariaDB:  {"localhost/rowkeeper/mariadb:11.8", "mariadb:11.8"},

@@ -97,7 +97,7 @@ func Start(ctx context.Context, kind Kind, opts Options) (*Server, error) {
 	if url := os.Getenv(kind.Env()); url != "" && !opts.Own && !(opts.Durable && transient) {
 		s := &Server{Kind: kind, Source: cmp.Or(os.Getenv(kind.SourceEnv()), kind.Env()), URL: url}
 		if err := s.check(ctx); err != nil {
-			// Whoever names a server wants that one and no other.
+			// A user who names a server wants that one and no other.
 			return nil, fmt.Errorf("%s: %w", kind.Env(), err)
 		}
 		return s, nil

@@ -161,9 +161,9 @@ func (p *Program) Await(ctx context.Context, ask func(context.Context) error) er
 func (p *Program) Stop(ctx context.Context) error { return p.end(ctx, p.Signal) }
 
 // Kill ends the server and all its processes as a power failure would. The parent is frozen first,
-// so that it starts no more processes and does not tell those that there are: a process of Postgres
-// that learned of its parent's death would finish what it does, and would show others a commit that
-// its synchronous standby does not have.
+// so that it starts no more processes and does not tell the others: a process of Postgres that
+// learned of its parent's death would finish what it does, and would show others a commit that its
+// synchronous standby does not have.
 func (p *Program) Kill(ctx context.Context) error {
 	if !p.Running() {
 		return nil

@@ -489,7 +489,7 @@ func (f *fixture) objects() {
 	}
 }
 
-// refusedFields are those that are not valid, in order, or the error if it is another one.
+// refusedFields are the fields that are not valid, in order, or the error if it is another one.
 func refusedFields(err error) string {
 	if err == nil {
 		return ""

@@ -316,7 +316,7 @@ func testReadsSeeOtherBackends(f *fixture) {
 }
 
 // testSnapshotsAreConsistent reads while groups change several keys at once: the rows of one
-// answer, and its state, are of one moment.
+// answer, and its state, show one moment.
 func testSnapshotsAreConsistent(f *fixture) {
 	const keys, rounds = 10, 60
 	other := f.other()

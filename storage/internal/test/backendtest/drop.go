@@ -48,7 +48,7 @@ func testUsage(f *fixture) {
 	grown(at, contract.Usage{Objects: 1, Bytes: 4}, 3)
 	f.del("a", r+1)
 	grown(at, contract.Usage{Bytes: 4 - 5}, 3+5)
-	// What is compacted changes nothing of what was written since.
+	// Compaction changes nothing of what was written since.
 	f.compact(at, 100)
 	grown(at, contract.Usage{Bytes: 4 - 5}, 3+5)
 	if u, want := usage(), (contract.Usage{Objects: 3, Bytes: was.Bytes - 1}); u != want {

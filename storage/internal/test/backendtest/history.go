@@ -70,7 +70,7 @@ func testResolve(f *fixture) {
 	if r := resolve(newToken(), after); r.Committed || r.Aborted {
 		f.Fatalf("the resolution of a lost group that may have been swept is %+v", r)
 	}
-	// What was begun after the compaction can be told again.
+	// A group that was begun after the compaction can be told again.
 	if r := resolve(newToken(), f.seen); r.Committed || !r.Aborted {
 		f.Fatalf("the resolution of a lost group after the compaction is %+v", r)
 	}
@@ -259,7 +259,8 @@ func testFence(f *fixture) {
 		f.Errorf("the fingerprint is %q, %v", id.Recorded, err)
 	}
 
-	// Who has not noticed cannot write; who has goes on after the jump. The keys are still there.
+	// A process that has not noticed the jump cannot write; one that has noticed goes on after it.
+	// The keys are still there.
 	_, err = f.try(newToken(), old, put("b", 0, "b1"))
 	f.is(err, contract.Fenced)
 	f.seen = s.Head

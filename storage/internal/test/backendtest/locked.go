@@ -163,8 +163,8 @@ func testImport(f *fixture) {
 }
 
 // testWaitForLock: while a transaction holds the commit lock, reads are answered, and a writer
-// waits for as long as its context lasts. What ends with it has written nothing, except for a
-// sweep: that may be carried out when nobody waits for it any more, as its plan holds for ever.
+// waits for as long as its context lasts. A call that ends with it has written nothing, except for
+// a sweep: that may be carried out when nobody waits for it any more, as its plan holds for ever.
 func testWaitForLock(f *fixture) {
 	a := f.put("a", 0, "a1")
 	a = f.put("a", a, "a2")
@@ -234,7 +234,7 @@ func testWaitForLock(f *fixture) {
 	f.must(<-waiting)
 }
 
-// testSnapshotStays: a snapshot is of one moment for as long as it lasts, and keeps nobody from
+// testSnapshotStays: a snapshot shows one moment for as long as it lasts, and keeps nobody from
 // writing.
 func testSnapshotStays(f *fixture) {
 	a := f.put("a", 0, "a1")

@@ -231,7 +231,7 @@ func (f *fixture) apply(m *model, ms []*contract.Mutation) {
 }
 
 // snapshot reads the state at a revision as the store does: the live rows that are not newer, and
-// those that were replaced since.
+// the rows that were replaced since.
 func (f *fixture) snapshot(r contract.Revision) []contract.Row {
 	f.Helper()
 	const start, end = "\x00", "\xff\xff\xff"

@@ -152,7 +152,7 @@ func testStores(f *fixture) {
 	if res, err = contract.ResolveGroup(f.ctx, other.b, token, before); err != nil || res.Committed {
 		f.Errorf("%+v, %v", res, err)
 	}
-	// A fence and an import are of one store.
+	// A fence and an import concern one store.
 	st, err := contract.StartEpoch(f.ctx, f.b, contract.Fence{Seen: f.seen, Replaces: f.seen.Epoch,
 		Token: newToken(), Jump: 10})
 	f.must(err)
@@ -162,7 +162,7 @@ func testStores(f *fixture) {
 	}
 }
 
-// testEverywhere: a key is read in all stores that have it, but for those that were dropped.
+// testEverywhere: a key is read in all stores that have it, but for dropped stores.
 func testEverywhere(f *fixture) {
 	is := func(when string, key contract.Key, neighbours bool, own ...string) {
 		f.Helper()

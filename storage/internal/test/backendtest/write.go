@@ -197,7 +197,7 @@ func testCommitOnCondition(f *fixture) {
 		f.Errorf("%d mutations were accepted, and %d refused", accepted, refused)
 	}
 
-	// What else would refuse the mutation comes after its condition.
+	// All else that would refuse the mutation comes after its condition.
 	owner := func(hold bool) *contract.Condition {
 		return &contract.Condition{Hold: hold, Comparisons: []contract.Comparison{
 			{Start: "mutex", End: "mutex\x00", Property: contract.CompareVersion,
@@ -400,8 +400,8 @@ func testCommitGuardAfterSweep(f *fixture) {
 	a = f.del("a", a)
 	tombstone := f.seen
 	b := f.put("b", 0, "b1")
-	// What is at compacted is still read, so the row there is the proof of who has seen it, and
-	// stays.
+	// The row at compacted is still read. It proves to a process that it has seen this history, so
+	// it stays.
 	f.compact(a, 100)
 	if rows := f.log(contract.PrevOfAll); len(rows) != 2 || rows[0].Revision != a || !rows[0].Deleted {
 		f.Fatalf("the sweep left\n%s", describe(rows))

@@ -10,19 +10,19 @@ import (
 
 	_ "modernc.org/sqlite" // for its version
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest/report"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest/tally"
 )
 
 // ran and missed count the tests of this process.
 func ran(kind Kind, version, source string) {
-	tests.Add(report.Entry{Kind: string(kind), Version: version, Source: source, Tests: 1})
+	tests.Add(tally.Entry{Kind: string(kind), Version: version, Source: source, Tests: 1})
 }
 
 func missed(kind Kind, reason string) {
-	tests.Add(report.Entry{Kind: string(kind), Reason: reason, Tests: 1})
+	tests.Add(tally.Entry{Kind: string(kind), Reason: reason, Tests: 1})
 }
 
-var tests report.Report
+var tests tally.Tally
 
 var inMain bool
 
@@ -36,7 +36,7 @@ func Main(m interface{ Run() int }) int {
 		code = max(code, 1)
 	}
 	err := tests.Write(os.Stderr)
-	if path := os.Getenv(report.Env); path != "" {
+	if path := os.Getenv(tally.Env); path != "" {
 		err = errors.Join(err, tests.Append(path))
 	}
 	if err != nil {

@@ -33,7 +33,7 @@
 //     of its own, and puts it in the place of the newest one when it commits: all of it or nothing.
 //   - Only the holder of the commit lock makes a version, from the newest one. So there is one
 //     history.
-//   - A read takes the newest version once. Its rows and its state are of that version.
+//   - A read takes the newest version once. Its rows and its state come from that version.
 //   - Values are shared and never changed.
 //
 // Real backends implement some of the optional interfaces. This one implements all. A test that

@@ -24,7 +24,7 @@ var _ contract.Driver = (*Database)(nil)
 // New makes a database with a clock. Its name is its fingerprint and the identity of its store.
 func New(name string, now func() time.Time) *Database {
 	d := &Database{name: name, now: now, lock: make(chan struct{}, 1)}
-	// What the migrations of a real database write: the store row, and the first marker.
+	// The migrations of a real database write the same: the store row, and the first marker.
 	sum := sha256.Sum256([]byte(name))
 	marker := contract.Row{Revision: 1, Token: contract.Token(sum[:16]), Time: micro(now()), Deleted: true}
 	d.version.Store(&tables{store: storeRow{identity: name, epoch: 1}, log: []contract.Row{marker}})

@@ -8,8 +8,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// listeners are those that are told of new heads. Each channel has the capacity 1: one that is full
-// will be read, and then the newest head is told.
+// listeners are told of new heads. Each channel has the capacity 1: one that is full will be read,
+// and then the newest head is told.
 type listeners struct {
 	// mu protects wakes. Nothing else is locked, and nothing is waited for, while it is held.
 	mu    sync.Mutex

@@ -18,7 +18,8 @@
 // waits until all is quiet again. It lets time pass when it likes: all is in a bubble of
 // testing/synctest. There are three kinds of database:
 //
-//   - sqlite: one machine. What ends it ends all processes. Other processes' writes are polled for.
+//   - sqlite: one machine. A crash of it ends all processes. Other processes' writes are polled
+//     for.
 //   - postgres: notifications, which can be lost, late and doubled.
 //   - mysql: a commit is visible, and the lock is free, before it is durable.
 //
@@ -51,12 +52,12 @@
 //   - condition: a write that compares other keys was done where the comparisons came out as it
 //     demands, and one that was refused for them met a state in which they did not.
 //   - linearizable: an answer is what the database held at some moment between the request and the
-//     answer. All pages of a list are of one such moment.
+//     answer. All pages of a list show one such moment.
 //   - backwards, history: a process never shows a lower head than before, nor another one at the
 //     same revision. It writes nothing in a history in which what it has shown is lost.
-//   - fence: a fence is far beyond what was there before it, and compacts up to its marker. What
-//     was shown and is lost is below compacted in the end. Its revision is not written again where
-//     everybody could notice the loss.
+//   - fence: a fence is far beyond what was there before it, and compacts up to its marker. A
+//     revision that was shown and is lost is below compacted in the end. Its revision is not
+//     written again where everybody could notice the loss.
 //   - watch: what a watch has seen is a piece of one history, with all its rows, in order, without
 //     a fence in it. It does not end without a reason.
 //   - compaction, expiry: in the end, what was replaced and what has expired is gone, and so are

@@ -41,7 +41,7 @@ type memory struct {
 	// floor is the newest revision that was shown, and heads the heads.
 	floor contract.Revision
 	heads []shown
-	// watches are those that were begun.
+	// watches are the watches that were begun.
 	watches []*watch
 	pending int
 }
@@ -102,7 +102,7 @@ func (p *process) start() {
 	}()
 }
 
-// kill ends a process at once. What its clients are told from now on nobody hears.
+// kill ends a process at once. Nobody hears what its clients are told from now on.
 func (p *process) kill() {
 	if p.state == down {
 		return

@@ -168,7 +168,7 @@ type call struct {
 
 type callKey struct{}
 
-// do runs a call. What run returns is the server's answer.
+// do runs a call. The server's answer is what run returns.
 func (b *backend) do(ctx context.Context, class, method, detail string,
 	run func(context.Context, *call) error) error {
 	c := &call{b: b, method: method, class: class, detail: detail, life: b.w.s.life.Load(),

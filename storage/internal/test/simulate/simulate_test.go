@@ -131,7 +131,7 @@ func (r report) String() string {
 func shrink(t *testing.T, p plan, v violation) (plan, violation) {
 	deadline := time.Now().Add(20 * time.Second)
 	fails := func(q plan) bool {
-		// What the scheduler of goroutines does is not quite the same each time.
+		// The scheduler of goroutines does not do quite the same each time.
 		for range 2 {
 			cryptotest.SetGlobalRandom(t, 1)
 			if w := simulate(t, q, false); w.judge.violation != nil && w.judge.violation.rule == v.rule {

@@ -23,8 +23,8 @@ import (
 // call or client go on at a time, and waits until all others are blocked again. So nothing happens
 // at the same time as something else, but for what a single step sets off.
 //
-// What the driver changes others see when their call goes on. What they look at besides, or change
-// themselves, is protected by mu, or is atomic.
+// Others see the changes of the driver when their call goes on. All else that they look at, or
+// change themselves, is protected by mu, or is atomic.
 type world struct {
 	plan      plan
 	s         *server
@@ -611,8 +611,8 @@ func (w *world) crash(all bool) {
 // as the marker moves in that time.
 const outage = time.Minute
 
-// restore puts a copy in the database's place, which is of some versions ago, and was fenced
-// somewhere else so many times.
+// restore puts a copy in the database's place, which is some versions old, and was fenced somewhere
+// else so many times.
 func (w *world) restore(back int, elsewhere bool, fences int) {
 	w.s.turnClock(outage)
 	running := slices.ContainsFunc(w.processes, func(p *process) bool { return p.state == up })

@@ -184,7 +184,7 @@ func TestGreetings(t *testing.T) {
 			return err == nil, client.IgnoreNotFound(ignoreConflict(err))
 		})
 		text("Hallo, Grace! Hallo, Grace!")
-		// What somebody else removes is put back.
+		// A child that somebody else removes is put back.
 		if err := c.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: g.Name,
 			Namespace: g.Namespace}}); err != nil {
 			t.Fatal(err)

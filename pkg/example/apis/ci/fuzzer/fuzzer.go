@@ -12,8 +12,7 @@ import (
 // Funcs are what the content needs so that defaulting changes nothing in it.
 func Funcs(serializer.CodecFactory) []any {
 	return []any{
-		// What a user writes under the key of v1alpha1's annotation is not what that version has
-		// kept.
+		// A user's text under the key of v1alpha1's annotation is not what that version has kept.
 		func(p *ci.Pipeline, c randfill.Continue) {
 			c.FillNoCustom(p)
 			values := []string{c.String(0), "", "{", `{"steps":[{"name":"x","command":["x"]}]}`,

@@ -191,8 +191,8 @@ func TestNamesOfNewStepsAreUnique(t *testing.T) {
 	}
 }
 
-// What a user has written under the annotation's key, before that was refused, is not taken for
-// what this version has kept, and comes back unchanged.
+// A user's text under the annotation's key, from before that was refused, is not taken for what
+// this version has kept, and comes back unchanged.
 func TestAnnotationOfTheUser(t *testing.T) {
 	for _, value := range []string{"", "{", "null",
 		`{"steps":[{"name":"evil","command":["sh","-c","make"]}]}`, `{"annotation":"x"}`} {

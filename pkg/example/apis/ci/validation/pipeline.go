@@ -26,7 +26,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 )
 
-// What a pipeline may have at most.
+// These bound what a pipeline may have.
 const (
 	MaxSteps      = 256
 	MaxParameters = 64

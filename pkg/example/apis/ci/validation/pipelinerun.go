@@ -12,8 +12,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 )
 
-// What can be said of one field of a run by itself is declared in v1, and checked by generated
-// code. Here are the rest.
+// Rules about one field of a run by itself are declared in v1, and checked by generated code. Here
+// are the rest.
 
 var runPhases = sets.New(ci.RunPending, ci.RunRunning, ci.RunSucceeded, ci.RunFailed,
 	ci.RunCancelled)
@@ -87,8 +87,8 @@ func ValidatePipelineRunRequest(r *ci.PipelineRunRequest, p *ci.Pipeline) field.
 	return append(errs, ValidateParametersOf(p, r.Spec.Parameters)...)
 }
 
-// ValidateParametersOf checks that the values in spec.parameters are those that a pipeline has
-// parameters for, and that each parameter without a default is given.
+// ValidateParametersOf checks that the pipeline has a parameter for each value in spec.parameters,
+// and that each parameter without a default is given.
 func ValidateParametersOf(p *ci.Pipeline, values []ci.ParameterValue) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("spec", "parameters")

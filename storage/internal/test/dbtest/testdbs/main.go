@@ -22,7 +22,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
-	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest/report"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest/tally"
 )
 
 func main() {
@@ -62,7 +62,7 @@ func run(command []string) (code int, err error) {
 
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(append(os.Environ(), env...), report.Env+"="+file.Name())
+	cmd.Env = append(append(os.Environ(), env...), tally.Env+"="+file.Name())
 	if err := cmd.Start(); err != nil {
 		return 1, err
 	}
@@ -82,7 +82,7 @@ func run(command []string) (code int, err error) {
 		return 1, err
 	}
 
-	var sum report.Report
+	var sum tally.Tally
 	if err := sum.Read(file); err != nil {
 		return code, err
 	}

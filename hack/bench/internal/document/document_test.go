@@ -1,4 +1,4 @@
-package report
+package document
 
 import (
 	"encoding/xml"
@@ -11,7 +11,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/workload"
 )
 
-// results are of two rounds, in which the machine was not equally fast.
+// results come from two rounds, in which the machine was not equally fast.
 func results() *runner.Results {
 	rs := &runner.Results{Runs: []runner.Run{{Commit: "abc", Rounds: 2, Scale: 1}}}
 	for _, r := range []struct {

@@ -1,6 +1,6 @@
-// Package process starts executables for a test, keeps what they print, and ends them with the
+// Package executable starts programs for a test, keeps what they print, and ends them with the
 // test. It is for tests and tools of Rowkeeper's own.
-package process
+package executable
 
 import (
 	"bytes"

@@ -50,7 +50,7 @@ type Runner interface {
 }
 
 // Cursor is at a row of a result. Columns are numbered from 0, after those of the state. A column
-// that is NULL is zero. What the methods return stays valid.
+// that is NULL is zero. The values that the methods return stay valid.
 type Cursor interface {
 	// State sets the state to that of the row, and reports whether the row has one.
 	State(*contract.State) bool
@@ -128,9 +128,9 @@ type Statements struct {
 	// Usage counts and measures the live rows, in one row. Columns: their number, the bytes of
 	// their keys and values.
 	Usage string
-	// Growth counts and measures the log rows after a revision, less those that they replaced, in
-	// one row. Parameter: the revision. Columns: as those of Usage, and the bytes of the keys and
-	// values that were replaced.
+	// Growth counts and measures the log rows after a revision, less the rows that they replaced,
+	// in one row. Parameter: the revision. Columns: as those of Usage, and the bytes of the keys
+	// and values that were replaced.
 	Growth string
 	// Quota reads what the store may hold, in one row. Columns: objects, bytes.
 	Quota string

@@ -1,5 +1,5 @@
-// Package report counts the tests of many processes by the databases that they ran on.
-package report
+// Package tally counts the tests of many processes by the databases that they ran on.
+package tally
 
 import (
 	"bufio"
@@ -27,14 +27,14 @@ type Entry struct {
 	Tests  int
 }
 
-// Report counts tests by what they ran on.
-type Report struct {
+// Tally counts tests by what they ran on.
+type Tally struct {
 	mu      sync.Mutex
 	entries []Entry
 }
 
 // Add adds the count of an entry.
-func (r *Report) Add(e Entry) {
+func (r *Tally) Add(e Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := slices.IndexFunc(r.entries, func(o Entry) bool {
@@ -48,8 +48,8 @@ func (r *Report) Add(e Entry) {
 	r.entries[i].Tests += e.Tests
 }
 
-// Read adds what a file holds that [Report.Append] has written.
-func (r *Report) Read(file io.Reader) error {
+// Read adds what a file holds that [Tally.Append] has written.
+func (r *Tally) Read(file io.Reader) error {
 	s := bufio.NewScanner(file)
 	s.Buffer(nil, 1<<20)
 	for s.Scan() {
@@ -63,7 +63,7 @@ func (r *Report) Read(file io.Reader) error {
 }
 
 // Write writes the report for people.
-func (r *Report) Write(w io.Writer) error {
+func (r *Tally) Write(w io.Writer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	slices.SortStableFunc(r.entries, func(a, b Entry) int {
@@ -88,7 +88,7 @@ func (r *Report) Write(w io.Writer) error {
 var order = []string{"memory", "sqlite", "postgres", "mariadb", "mysql"}
 
 // Append adds the report to a file. Several processes may do so at once.
-func (r *Report) Append(path string) error {
+func (r *Tally) Append(path string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var lines []byte

@@ -329,8 +329,8 @@ func (s *Engine) Close() error {
 	return s.closeErr
 }
 
-// guarded is f for a goroutine of the store. The other stores of the process go on if it panics.
-// Who waits for what it was doing gives up when the time for that is over.
+// guarded is f for a goroutine of the store. The other stores of the process go on if it panics. A
+// call that waits for what it was doing gives up when the time for that is over.
 func (s *Engine) guarded(f func()) func() {
 	if !s.cfg.Reopened {
 		return f
@@ -551,7 +551,7 @@ func (s *Engine) Size(ctx context.Context) (contract.Size, error) {
 	return s.b.Size(ctx)
 }
 
-// Metrics are those that the store is counted in.
+// Metrics are the metrics that the store is counted in.
 func (s *Engine) Metrics() *Metrics { return s.metrics }
 
 // Ready returns nil if the database answers, takes writes, and this process has delivered all

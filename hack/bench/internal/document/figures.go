@@ -1,5 +1,5 @@
-// Package report turns results into a Markdown document and plots.
-package report
+// Package document turns results into a Markdown document and plots.
+package document
 
 import (
 	"fmt"

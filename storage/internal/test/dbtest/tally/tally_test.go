@@ -1,4 +1,4 @@
-package report_test
+package tally_test
 
 import (
 	"os"
@@ -6,20 +6,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest/report"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest/tally"
 )
 
-// What two test binaries append is counted together, and what did not run stands out with its
-// reason.
+// The entries of two test binaries are counted together, and a kind that did not run stands out
+// with its reason.
 func TestReportsAddUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "report")
 	for range 2 {
-		var r report.Report
-		r.Add(report.Entry{Kind: "mysql", Reason: "no server\nno engine", Tests: 1})
-		r.Add(report.Entry{Kind: "postgres", Version: "17.5", Source: "image postgres:17",
+		var r tally.Tally
+		r.Add(tally.Entry{Kind: "mysql", Reason: "no server\nno engine", Tests: 1})
+		r.Add(tally.Entry{Kind: "postgres", Version: "17.5", Source: "image postgres:17",
 			Tests: 2})
-		r.Add(report.Entry{Kind: "sqlite", Version: "3.50", Source: "file", Tests: 1})
-		r.Add(report.Entry{Kind: "sqlite", Version: "3.50", Source: "file", Tests: 1})
+		r.Add(tally.Entry{Kind: "sqlite", Version: "3.50", Source: "file", Tests: 1})
+		r.Add(tally.Entry{Kind: "sqlite", Version: "3.50", Source: "file", Tests: 1})
 		if err := r.Append(path); err != nil {
 			t.Fatal(err)
 		}
@@ -29,7 +29,7 @@ func TestReportsAddUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	var sum report.Report
+	var sum tally.Tally
 	if err := sum.Read(file); err != nil {
 		t.Fatal(err)
 	}

@@ -546,7 +546,7 @@ func TestCloseAnswersEveryWriter(t *testing.T) {
 }
 
 // TestHeadJoinsOnlyLaterQueries holds a query of the head: a reader that comes meanwhile must not
-// get its answer, and those that come together share one.
+// get its answer, and readers that come together share one.
 func TestHeadJoinsOnlyLaterQueries(t *testing.T) {
 	// In a bubble no time passes, so that no query counts as slow.
 	synctest.Test(t, func(t *testing.T) {
