@@ -1,9 +1,9 @@
 package app
 
 import (
-	"bytes"
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -23,8 +23,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/net/netutil"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
 
 	"github.com/rowkeeper/rowkeeper/pkg/options"
@@ -441,24 +441,40 @@ func (c *etcdCommand) idleNames(s *etcdStore) (errs []error) {
 	return errs
 }
 
-// sameAuthority is another store whose clients' certificates are signed as those of s are, nil if
-// there is none.
+// sameAuthority is another store whose clients' certificates s trusts, too, nil if there is none.
 func (c *etcdCommand) sameAuthority(s *etcdStore) *etcdStore {
 	if s.tls.authority == "" {
 		return nil
 	}
-	own, err := os.ReadFile(s.tls.authority)
 	for _, other := range c.stores {
-		if other == s {
-			continue
-		}
-		content, otherErr := os.ReadFile(other.tls.authority)
-		if other.tls.authority == s.tls.authority ||
-			err == nil && otherErr == nil && bytes.Equal(own, content) {
+		if other != s && (other.tls.authority == s.tls.authority ||
+			trusts(s.tls.authority, other.tls.authority)) {
 			return other
 		}
 	}
 	return nil
+}
+
+// trusts tells whether one of the certificates of another file is trusted by those of a file: it is
+// one of them, or signed by one. What cannot be read is told when it is used.
+func trusts(file, other string) bool {
+	own, err := cert.CertsFromFile(file)
+	others, otherErr := cert.CertsFromFile(other)
+	if err != nil || otherErr != nil {
+		return false
+	}
+	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
+	for _, c := range own {
+		o.Roots.AddCert(c)
+	}
+	for _, c := range others {
+		o.Intermediates.AddCert(c)
+	}
+	return slices.ContainsFunc(others, func(c *x509.Certificate) bool {
+		_, err := c.Verify(o)
+		return err == nil
+	})
 }
 
 func (c *etcdCommand) find(store string) *etcdStore {
@@ -632,7 +648,7 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 		if err != nil {
 			return err
 		}
-		l = netutil.LimitListener(l, maxPageConnections)
+		l = &newest{Listener: l, most: maxPageConnections}
 		listening.Go(func() { end(httpServer.Serve(l)) })
 	}
 	c.announce(out)
