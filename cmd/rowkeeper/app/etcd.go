@@ -144,16 +144,18 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"How many calls a connection may have at a time.")
 	fs.Int64Var(&c.config.MaxConnections, "max-connections", 0,
 		"How many connections clients may have. 0 means 10000, or 500 for each store if that is "+
-			"more.")
+			"more, or what a third of the memory is enough for if that is less.")
 	fs.Int64Var(&c.config.MaxCalls, "max-concurrent-calls", 0,
 		"How many calls clients may have in flight, besides watches and what keeps leases "+
 			"alive. Further ones are refused as Unavailable, and clients try again. 0 means 5000, or "+
 			"one for each MiB of memory if that is less.")
 	fs.Int64Var(&c.config.MaxStreams, "max-concurrent-watch-streams", 0,
 		"How many streams clients may have that watch or keep leases alive. 0 means 10000, or 500 "+
-			"for each store if that is more.")
-	fs.Int64Var(&c.config.MaxWatchers, "max-watchers", 100_000,
-		"How many watches clients may have.")
+			"for each store if that is more, or what a third of the memory is enough for if that "+
+			"is less.")
+	fs.Int64Var(&c.config.MaxWatchers, "max-watchers", 0,
+		"How many watches clients may have. 0 means 100000, or what a third of the memory is "+
+			"enough for if that is less.")
 	fs.Int64Var(&c.config.MaxStreamWatchers, "max-watchers-per-stream", 10_000,
 		"How many watches may be on one stream.")
 	fs.Int64Var(&c.config.MaxAnswerBytes, "max-answer-bytes", 0,
@@ -187,10 +189,9 @@ func (c *etcdCommand) validate() error {
 	reject(len(c.clientURLs)+len(c.listenStores) == 0,
 		"--listen-client-urls names nothing to listen on")
 	reject(min(int64(c.config.MaxRequestBytes), int64(c.config.MaxTxnOps),
-		int64(c.config.MaxConcurrentStreams), c.config.MaxWatchers,
-		c.config.MaxStreamWatchers) <= 0 ||
+		int64(c.config.MaxConcurrentStreams), c.config.MaxStreamWatchers) <= 0 ||
 		min(c.config.MaxConnections, c.config.MaxStreams, c.config.MaxCalls,
-			c.config.MaxAnswerBytes) < 0,
+			c.config.MaxWatchers, c.config.MaxAnswerBytes) < 0,
 		"the flags --max-* must be greater than 0")
 	reject(c.progressInterval <= 0, "--watch-progress-notify-interval must be greater than 0")
 	reject(c.config.MaxRequestBytes > etcd.MaxRequestBytes, "--max-request-bytes is at most %d: no "+

@@ -276,7 +276,7 @@ const maxPageConnections = 1_000
 // for a bounded time.
 func newHTTPServer(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadTimeout: prefaceWait, WriteTimeout: 30 * time.Second,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: klog.NewStandardLogger("INFO")}
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10, ErrorLog: klog.NewStandardLogger("INFO")}
 }
 
 // overview are the pages of the whole process. It is ready while one of its stores is, so that one
