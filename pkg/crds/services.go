@@ -55,8 +55,9 @@ func (s Services) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, er
 }
 
 // withoutCredentials calls webhooks without credentials. Upstream's wrapper gives the server's own
-// ones, with which everything may be done, to what is named kubernetes.default.svc, and the resolver
-// below it gives those of the pod that the server runs in. In a cluster that is the server itself.
+// ones, with which everything may be done, to what is named kubernetes.default.svc, and the
+// resolver below it gives those of the pod that the server runs in. In a cluster that is the server
+// itself.
 // Here the name belongs to nobody, or to the cluster around the pod, so that somebody else answers
 // for it; and the authority that such a webhook is trusted by comes from whoever defines the
 // webhook.

@@ -272,9 +272,8 @@ func (s *Server) receive(stream grpc.ServerStream, method string,
 	return r, done, nil
 }
 
-// ofKV tells whether a call is one of those whose requests have keys and values. The requests of all
-// others are small. They may have lists, and an empty element of two bytes takes sixteen when it was
-// decoded.
+// ofKV tells whether the requests of a call have keys and values. Those of all others are small.
+// They may have lists, and an empty element of two bytes takes sixteen when it was decoded.
 func ofKV(stream grpc.ServerStream) bool {
 	method, _ := grpc.MethodFromServerStream(stream)
 	return path.Dir(method) == "/"+pb.KV_ServiceDesc.ServiceName

@@ -50,12 +50,12 @@ type etcdStore struct {
 	answers joined
 }
 
-// joined asks something that many may want to know at a time. Those who come while it is asked share
-// what is answered next. So they need no more than one connection to the database.
+// joined asks something that many may want to know at a time. Those who come while it is asked
+// share what is answered next. So they need no more than one connection to the database.
 type joined struct {
 	ask func(context.Context) error
-	// turn has an element while it is asked. Its holder uses began, when it was asked last, and err,
-	// which was the answer.
+	// turn has an element while it is asked. Its holder uses began, when it was asked last, and
+	// err, which was the answer.
 	turn  chan struct{}
 	began time.Time
 	err   error
@@ -316,8 +316,8 @@ func overview(stores []*etcdStore, registry *prometheus.Registry) http.Handler {
 	})
 }
 
-// maxScrapes bounds how many clients are answered with metrics at a time, all of which are in memory
-// then. Others are told to try again.
+// maxScrapes bounds how many clients are answered with metrics at a time, all of which are in
+// memory then. Others are told to try again.
 const maxScrapes = 10
 
 // readyWait is how long the database may take to answer whether a store is ready.

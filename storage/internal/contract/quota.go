@@ -58,8 +58,8 @@ type Aged struct {
 	Bytes int64
 }
 
-// historyRowBytes is about what a row of the log needs besides its key and its value. Without that, a
-// history of small values could be of any size.
+// historyRowBytes is about what a row of the log needs besides its key and its value. Without that,
+// a history of small values could be of any size.
 const historyRowBytes = 128
 
 // PieceOf is the piece of a history whose rows follow one revision, up to another one, and have

@@ -281,8 +281,8 @@ func (w *Watcher) replay(ctx context.Context, cursor contract.Revision) (Batch, 
 	return Batch{Events: events, Progress: cursor}, nil
 }
 
-// readLog reads the rows after the cursor. Watchers that catch up wait for each other, those of other
-// stores, too, and the tailer does not wait for them.
+// readLog reads the rows after the cursor. Watchers that catch up wait for each other, those of
+// other stores, too, and the tailer does not wait for them.
 func (w *Watcher) readLog(ctx context.Context, cursor contract.Revision) (*contract.Tail, error) {
 	s := w.s
 	select {
