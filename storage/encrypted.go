@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,18 +30,19 @@ const (
 // encrypted by keys that the transformers lack, nil for no encryption. A server would serve none of
 // these objects. It looks at the first ten objects of each resource, in up to twenty namespaces if
 // the group has no dot in its name. One damaged object is not the keys' fault: it takes the first
-// three of a directory that have one key, or all if there are fewer. What a key service encrypted
-// is taken for readable if the resource is encrypted at all, since the service may be away for a
-// moment.
+// three of a directory that have one key, or all if there are fewer, and none in another directory
+// of the resource that the key decrypts. What a key service encrypted is taken for readable if the
+// resource is encrypted at all, since the service may be away for a moment.
 //
 // Keys are prefix/group/resource/…, or prefix/resource/… for the core group. If the database does
-// not answer, nothing is checked.
+// not answer, no more is checked.
 func (s *Store) CheckEncryption(ctx context.Context, prefix string,
 	transformers value.ResourceTransformers) error {
 	if prefix == "" {
 		prefix = DefaultPrefix
 	}
-	transformerFor := func(r schema.GroupResource) value.Transformer {
+	check := &keyCheck{opened: map[opening]bool{}}
+	check.transformer = func(r schema.GroupResource) value.Transformer {
 		if transformers == nil {
 			return identity.NewEncryptCheckTransformer()
 		}
@@ -53,16 +55,14 @@ func (s *Store) CheckEncryption(ctx context.Context, prefix string,
 			page, err := history.Range(ctx, mvcc.RangeOptions{Start: next,
 				End: database.PrefixEnd(root), Limit: sampled})
 			if err != nil {
-				s.log.Warn("cannot look whether stored objects can be decrypted", "err", err)
-				return nil
+				s.log.Warn("cannot look whether all stored objects can be decrypted", "err", err)
+				return check.missing()
 			}
 			if len(page.KVs) == 0 {
 				break
 			}
 			directory, resources := directoryOf(root, page.KVs[0].Key)
-			if err := undecryptable(ctx, directory, page.KVs, resources, transformerFor); err != nil {
-				return err
-			}
+			check.look(ctx, directory, page.KVs, resources)
 			next = database.PrefixEnd(directory)
 			first, _, _ := strings.Cut(string(directory[len(root):]), "/")
 			if looked[first]++; !strings.Contains(first, ".") && looked[first] >= mostNamespaces {
@@ -70,7 +70,7 @@ func (s *Store) CheckEncryption(ctx context.Context, prefix string,
 			}
 		}
 	}
-	return nil
+	return check.missing()
 }
 
 // directoryOf is where the objects beside a key are, and the resources that they may be of: what is
@@ -90,12 +90,35 @@ func directoryOf(root, key contract.Key) (directory contract.Key, resources []sc
 	return directory, resources
 }
 
-// undecryptable tells which key is missing for the objects of a directory, if one is.
-func undecryptable(ctx context.Context, directory contract.Key, kvs []mvcc.KeyValue,
-	resources []schema.GroupResource,
-	transformerFor func(schema.GroupResource) value.Transformer) error {
-	type sealing struct{ provider, key string }
-	failed, opened, tries := map[sealing]error{}, map[sealing]bool{}, map[sealing]int{}
+// sealing is how an object is encrypted, and opening a resource of which one was decrypted.
+type (
+	sealing struct{ provider, key string }
+	opening struct {
+		sealing
+		resource schema.GroupResource
+	}
+)
+
+// keyCheck tells which key is missing for stored objects, if one is.
+type keyCheck struct {
+	transformer func(schema.GroupResource) value.Transformer
+	opened      map[opening]bool
+	failed      []undecryptable
+}
+
+// undecryptable is that objects of a directory could not be decrypted, which may be of any of the
+// resources.
+type undecryptable struct {
+	sealing
+	directory contract.Key
+	resources []schema.GroupResource
+	err       error
+}
+
+// look tries to decrypt objects of a directory.
+func (c *keyCheck) look(ctx context.Context, directory contract.Key, kvs []mvcc.KeyValue,
+	resources []schema.GroupResource) {
+	failed, tries := map[sealing]error{}, map[sealing]int{}
 	var order []sealing
 	for _, kv := range kvs {
 		provider, key, encrypted := sealedBy(kv.Value)
@@ -107,14 +130,14 @@ func undecryptable(ctx context.Context, directory contract.Key, kvs []mvcc.KeyVa
 			continue
 		}
 		for _, r := range resources {
-			t := transformerFor(r)
+			t := c.transformer(r)
 			if provider == "kms" && t != identity.NewEncryptCheckTransformer() {
-				opened[by] = true
+				c.opened[opening{by, r}] = true
 				break
 			}
 			_, _, err := t.TransformFromStorage(ctx, kv.Value, keyContext(kv.Key))
 			if err == nil {
-				opened[by] = true
+				c.opened[opening{by, r}] = true
 				break
 			}
 			if failed[by] == nil {
@@ -127,9 +150,18 @@ func undecryptable(ctx context.Context, directory contract.Key, kvs []mvcc.KeyVa
 		}
 	}
 	for _, by := range order {
-		if !opened[by] {
+		c.failed = append(c.failed, undecryptable{by, directory, resources, failed[by]})
+	}
+}
+
+// missing says for which objects there is no key.
+func (c *keyCheck) missing() error {
+	for _, f := range c.failed {
+		if !slices.ContainsFunc(f.resources, func(r schema.GroupResource) bool {
+			return c.opened[opening{f.sealing, r}]
+		}) {
 			return fmt.Errorf("the objects below %s are encrypted by %s with the key %q: %w",
-				strings.TrimSuffix(string(directory), "/"), by.provider, by.key, failed[by])
+				strings.TrimSuffix(string(f.directory), "/"), f.provider, f.key, f.err)
 		}
 	}
 	return nil

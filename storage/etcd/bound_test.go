@@ -17,10 +17,16 @@ func TestMemory(t *testing.T) {
 		for _, stores := range []int{1, 2, 100, 5_000} {
 			c := ServerConfig{Memory: memory}.withDefaults(stores)
 			sum := c.MaxAnswerBytes + c.requestBytes + c.eventBytes + c.MaxCalls*firstWindow
+			if each := memory / 3; c.MaxConnections > max(each/connectionBytes, 64) ||
+				c.MaxStreams > max(each/streamBytes, 64) ||
+				c.MaxWatchers > max(each/watcherBytes, 64) {
+				t.Errorf("%d bytes for %d stores are not enough for %+v", memory, stores, c)
+			}
 			if sum > memory*5/8 || c.arrivals < 2 || c.pieces < 1 || c.MaxCalls < 64 {
 				t.Errorf("of %d bytes for %d stores %d may be used: %+v", memory, stores, sum, c)
 			}
-			if memory == 1<<40 && (c.MaxAnswerBytes != 2<<30 || c.MaxCalls != 5_000) {
+			if memory == 1<<40 && (c.MaxAnswerBytes != 2<<30 || c.MaxCalls != 5_000 ||
+				c.MaxWatchers != 100_000 || stores <= 100 && c.MaxStreams != max(10_000, 500*int64(stores))) {
 				t.Errorf("a large machine has %+v", c)
 			}
 		}

@@ -68,7 +68,8 @@
 // While the database is away, a watch waits for it. If the client requires a leader (the metadata
 // hasleader), its watches end with etcd's error for that after [ServerConfig.LeaderTimeout].
 //
-// What clients make a server hold is bounded; limits.go says how. What is beyond is Unavailable.
+// What clients make a server hold is bounded; limits.go says how. What is beyond is Unavailable. A
+// request of another service than KV and Watch has at most 64 KiB.
 //
 // # Small differences
 //

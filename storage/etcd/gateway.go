@@ -145,7 +145,7 @@ func (s *Server) pass(m *runtime.ServeMux, w http.ResponseWriter, r *http.Reques
 func (s *Server) mostBody(path string) int64 {
 	switch {
 	case path == "/v3/kv/put", path == "/v3/kv/txn":
-		return int64(s.cfg.MaxRequestBytes+overhead) * 4 / 3 // in the base of 64
+		return int64(s.mostRequest()) * 4 / 3 // in the base of 64
 	case lasting[path]:
 		return maxLastingBytes
 	}

@@ -27,6 +27,7 @@ import (
 //   - A call counts from its header on, before its request is received, until what answers it has
 //     returned, which may be long after its client has reset it: see admit.
 //   - Few requests are received at a time, and then count by their size: see request.go.
+//   - Of connections, streams and watches there are no more than the memory is enough for.
 //   - A connection ends if its client does not speak within [ServerConfig.ConnectTimeout]. It
 //     counts for as long as it is there: see [Server.Connect].
 //   - The sizes of a request and of its header are bounded by gRPC, and the bytes of queued writes

@@ -495,6 +495,85 @@ func TestLargeStreamRequests(t *testing.T) {
 	}
 }
 
+// cutConn sends so many bytes of what is written, and keeps the rest.
+type cutConn struct {
+	net.Conn
+	left *atomic.Int64
+}
+
+func (c *cutConn) Write(p []byte) (int, error) {
+	if c.left.Add(-int64(len(p))) > 0 {
+		return c.Conn.Write(p)
+	}
+	return len(p), nil
+}
+
+// TestPartsOfRequests: a large request on a stream, of which only a part comes, is refused if there
+// is no room for it, and given up after a while if there is.
+func TestPartsOfRequests(t *testing.T) {
+	const large = 1_600_000
+	for name, test := range map[string]struct {
+		memory  int64
+		streams int
+		want    codes.Code
+	}{
+		"no room": {48 << 20, 20, codes.Unavailable},
+		"room":    {64 << 20, 1, codes.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			with, _ := inMemory(t, nil)
+			c := serveBy(t, with, etcd.ServerConfig{Memory: test.memory, RequestTimeout: time.Second})
+			left := &atomic.Int64{}
+			left.Store(int64(test.streams) * 100_000)
+			conn, err := grpc.NewClient(c.Endpoints()[0], grpc.WithContextDialer(
+				func(ctx context.Context, address string) (net.Conn, error) {
+					conn, err := (&net.Dialer{}).DialContext(ctx, "unix",
+						strings.TrimPrefix(address, "unix://"))
+					return &cutConn{conn, left}, err
+				}), grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			ends := make(chan error, test.streams)
+			for range test.streams {
+				w := must[pb.Watch_WatchClient](t)(pb.NewWatchClient(conn).Watch(ctx))
+				go func() {
+					_ = w.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+						CreateRequest: &pb.WatchCreateRequest{Key: make([]byte, large)}}}) // it never is
+				}()
+				go func() {
+					_, err := w.Recv()
+					ends <- err
+				}()
+			}
+			for range test.streams {
+				if err := <-ends; status.Code(err) != test.want {
+					t.Errorf("a stream whose request has not come ends with %v", err)
+				}
+			}
+			if _, err := c.Put(t.Context(), "k", "v"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestLargeListsOfOthers: requests that hold no values are small, as lists of next to nothing grow
+// when they are decoded.
+func TestLargeListsOfOthers(t *testing.T) {
+	with, _ := inMemory(t, nil)
+	members := pb.NewClusterClient(serve(t, with).ActiveConnection())
+	for n, want := range map[int]codes.Code{10: codes.Unimplemented, 1_000_000: codes.InvalidArgument} {
+		_, err := members.MemberAdd(t.Context(), &pb.MemberAddRequest{PeerURLs: make([]string, n)})
+		if status.Code(err) != want {
+			t.Errorf("%d URLs: %v", n, err)
+		}
+	}
+}
+
 // TestManyOperations: a transaction of too many operations is refused, also if they are in others.
 func TestManyOperations(t *testing.T) {
 	with, _ := inMemory(t, nil)

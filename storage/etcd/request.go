@@ -2,9 +2,14 @@ package etcd
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"path"
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -114,12 +119,20 @@ func (r *received) decodeLasting(v any) error {
 
 // countedStream is a call with any number of requests, which come when the client likes. Each
 // counts until the next one is asked for. A small one, as every ordinary client sends it, waits for
-// room. A larger one would be held meanwhile, so it is refused if there is none. gRPC holds what
-// has come of one, however long it is, until it is whole.
+// room when it has come. A larger one counts before it comes, and is refused if there is no room:
+// gRPC's own RecvMsg would hold what has come of it, for as long as its client likes.
 type countedStream struct {
 	grpc.ServerStream
 	s    *Server
 	held int64
+}
+
+// incoming is what gRPC's transport has of a call.
+type incoming interface {
+	ReadMessageHeader(header []byte) error
+	Read(length int) (mem.BufferSlice, error)
+	// RecvCompress names how messages are compressed that say so.
+	RecvCompress() string
 }
 
 // smallRequest is larger than a request to watch a range of the longest keys.
@@ -129,24 +142,85 @@ var errManyRequests = status.Error(codes.Unavailable,
 	"the requests that this server is answering are as large together as they may be: try again")
 
 // RecvMsg implements [grpc.ServerStream].
-func (s *countedStream) RecvMsg(v any) (err error) {
+func (s *countedStream) RecvMsg(v any) error {
 	s.release()
-	r := &received{}
-	if err := s.ServerStream.RecvMsg(r); err != nil {
+	data, err := s.next()
+	if err != nil {
+		data.Free()
+		if _, known := status.FromError(err); !known && !errors.Is(err, io.EOF) {
+			err = rpctypes.ErrGRPCCanceled
+		}
 		return err
 	}
-	n := int64(decodedTimes * r.data.Len())
-	if r.data.Len() <= smallRequest {
-		err = s.s.requests.wait(s.Context(), n)
-	} else if !s.s.requests.take(n) {
-		err = errManyRequests
+	return (&received{data: data}).decode(v)
+}
+
+// next reads a request, which counts.
+func (s *countedStream) next() (data mem.BufferSlice, err error) {
+	in, ok := grpc.ServerTransportStreamFromContext(s.Context()).(incoming)
+	if !ok {
+		return nil, status.Error(codes.Internal, "the transport of a call is not gRPC's")
+	}
+	var header [5]byte // whether it is compressed, and how long it is
+	if err := in.ReadMessageHeader(header[:]); err != nil {
+		return nil, err
+	}
+	length, most := int(binary.BigEndian.Uint32(header[1:])), s.s.mostRequest()
+	compressed := header[0] != 0
+	expected := length
+	if compressed {
+		expected = most // it is not known what it becomes
+	}
+	if length > most {
+		return nil, rpctypes.ErrGRPCRequestTooLarge
+	}
+	if expected > smallRequest {
+		if n := int64(decodedTimes * expected); s.s.requests.take(n) {
+			s.held = n
+		} else {
+			return nil, errManyRequests
+		}
+		giveUp := s.Context().Value(admissionKey{}).(admission).giveUp
+		defer time.AfterFunc(s.s.cfg.RequestTimeout, giveUp).Stop()
+	}
+	if data, err = in.Read(length); err == nil && compressed {
+		data, err = decompress(data, in.RecvCompress(), most)
 	}
 	if err != nil {
-		r.data.Free()
-		return failure(err)
+		return data, err
+	}
+	n := int64(decodedTimes * data.Len())
+	if s.held > 0 {
+		s.s.requests.add(n - s.held)
+	} else if err := s.s.requests.wait(s.Context(), n); err != nil {
+		return data, err
 	}
 	s.held = n
-	return r.decode(v)
+	return data, nil
+}
+
+// decompress returns what a request was before it was compressed, which may have so many bytes.
+func decompress(data mem.BufferSlice, how string, most int) (mem.BufferSlice, error) {
+	defer data.Free()
+	c := encoding.GetCompressor(how)
+	if c == nil {
+		return nil, status.Errorf(codes.Unimplemented, "requests that are compressed by %q are not "+
+			"read here", how)
+	}
+	from := data.Reader()
+	defer from.Close()
+	r, err := c.Decompress(from)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "the request cannot be decompressed: %v", err)
+	}
+	whole, err := mem.ReadAll(io.LimitReader(r, int64(most)+1), mem.DefaultBufferPool())
+	if err != nil {
+		return whole, status.Errorf(codes.Internal, "the request cannot be decompressed: %v", err)
+	}
+	if whole.Len() > most {
+		return whole, rpctypes.ErrGRPCRequestTooLarge
+	}
+	return whole, nil
 }
 
 // release tells that the last request was answered.
@@ -174,6 +248,10 @@ func (s *Server) receive(stream grpc.ServerStream, method string,
 		return nil, nil, err
 	}
 	s.metrics.received.Add(float64(r.data.Len()))
+	if r.data.Len() > maxBody && !ofKV(stream) {
+		r.data.Free()
+		return nil, nil, rpctypes.ErrGRPCRequestTooLarge
+	}
 	n := int64(decodedTimes * r.data.Len())
 	if err := s.requests.wait(ctx, n); err != nil {
 		r.data.Free()
@@ -192,6 +270,13 @@ func (s *Server) receive(stream grpc.ServerStream, method string,
 		}
 	}
 	return r, done, nil
+}
+
+// ofKV tells whether the requests of a call have keys and values. Those of all others are small.
+// They may have lists, and an empty element of two bytes takes sixteen when it was decoded.
+func ofKV(stream grpc.ServerStream) bool {
+	method, _ := grpc.MethodFromServerStream(stream)
+	return path.Dir(method) == "/"+pb.KV_ServiceDesc.ServiceName
 }
 
 // maxTxnDepth is how deep transactions within transactions are counted. None is served.

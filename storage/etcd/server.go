@@ -51,12 +51,14 @@ type ServerConfig struct {
 
 	// MaxConnections bounds the connections that are counted by [Server.Connect], and MaxStreams
 	// the calls that last: streams of watches, and those that keep leases alive. A kube-apiserver
-	// has one of each for every resource. Default 10,000, or 500 for each store if that is more.
+	// has one of each for every resource. Default 10,000, or 500 for each store if that is more, or
+	// what a third of [Memory] is enough for if that is less.
 	MaxConnections, MaxStreams int64
 	// MaxCalls bounds the other calls in flight. Default 5,000, or one for each MiB of [Memory] if
 	// that is less.
 	MaxCalls int64
-	// MaxWatchers bounds the watches. Default 100,000.
+	// MaxWatchers bounds the watches. Default 100,000, or what a third of [Memory] is enough for if
+	// that is less.
 	MaxWatchers int64
 	// MaxAnswerBytes bounds the answers that are made and not sent yet. Those that are being made
 	// count twice. Default 2 GiB, or a quarter of [Memory] if that is less.
@@ -93,6 +95,17 @@ type ServerConfig struct {
 // tenth of the processor time of an update. A call that finds none free is answered by a new one.
 const workers = 256
 
+// What a connection, a stream and a watch may need at most, whatever their clients do: buffers and
+// goroutines, and for a stream its header and what comes before it is read.
+const (
+	connectionBytes = 96 << 10
+	streamBytes     = 48<<10 + maxHeaderBytes + firstWindow
+	watcherBytes    = 12 << 10
+)
+
+// fitting is a default, or as many as need a third of the memory if that is less.
+func fitting(usual, memory, each int64) int64 { return max(min(usual, memory/3/each), 64) }
+
 func (c ServerConfig) withDefaults(stores int) ServerConfig {
 	if c.Memory == 0 {
 		c.Memory = memory.Available()
@@ -119,16 +132,16 @@ func (c ServerConfig) withDefaults(stores int) ServerConfig {
 		c.MaxStreamWatchers = 10_000
 	}
 	if c.MaxConnections == 0 {
-		c.MaxConnections = max(10_000, 500*int64(stores))
+		c.MaxConnections = fitting(max(10_000, 500*int64(stores)), c.Memory, connectionBytes)
 	}
 	if c.MaxCalls == 0 {
 		c.MaxCalls = max(min(5_000, c.Memory>>20), 64)
 	}
 	if c.MaxStreams == 0 {
-		c.MaxStreams = max(10_000, 500*int64(stores))
+		c.MaxStreams = fitting(max(10_000, 500*int64(stores)), c.Memory, streamBytes)
 	}
 	if c.MaxWatchers == 0 {
-		c.MaxWatchers = 100_000
+		c.MaxWatchers = fitting(100_000, c.Memory, watcherBytes)
 	}
 	if c.MaxAnswerBytes == 0 {
 		c.MaxAnswerBytes = min(2<<30, c.Memory/4)
@@ -262,12 +275,15 @@ func number(name string) uint64 {
 const overhead = 512 << 10
 
 // maxHeaderBytes bounds the metadata of a call.
-const maxHeaderBytes = 64 << 10
+const maxHeaderBytes = 32 << 10
+
+// mostRequest is how large a request may be.
+func (s *Server) mostRequest() int { return s.cfg.MaxRequestBytes + overhead }
 
 // Options are those of a gRPC server that [Server.Register] is called with.
 func (s *Server) Options() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes + overhead),
+		grpc.MaxRecvMsgSize(s.mostRequest()),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.StaticStreamWindowSize(firstWindow),
 		grpc.MaxHeaderListSize(maxHeaderBytes),

@@ -233,6 +233,22 @@ func TestLogRemovedBesideOthers(t *testing.T) {
 	mustBe(t, b, "new", "v")
 }
 
+// TestLogRemovedAndAnother: somebody has gone on without the log that was removed, and is gone. The
+// file is left to what they have written.
+func TestLogRemovedAndAnother(t *testing.T) {
+	m := newMoving(t)
+	removeLog(t, m.path)
+	w := start(t, "writer", "sqlite://"+m.path, "w")
+	if !w.lines.Scan() {
+		t.Fatal("the other process has not written")
+	}
+	w.kill()
+	oneSentence(t, m.operations()["Commit"](), contract.Fenced, m.path, "write-ahead log was removed")
+	mustBe(t, m.b, "own/w/000000", "w 0")
+	mustBe(t, m.b, m.filler.keys[0], "before the copy")
+	checkWhole(t, m.path)
+}
+
 // lostChild opens a file, says whether its log is lost, and keeps it open.
 func lostChild(args []string) error {
 	b, err := contract.OpenBackend(context.Background(), Driver, args[0], childOptions())

@@ -1,9 +1,9 @@
 package app
 
 import (
-	"bytes"
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -23,8 +23,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/net/netutil"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
 
 	"github.com/rowkeeper/rowkeeper/pkg/options"
@@ -144,16 +144,18 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"How many calls a connection may have at a time.")
 	fs.Int64Var(&c.config.MaxConnections, "max-connections", 0,
 		"How many connections clients may have. 0 means 10000, or 500 for each store if that is "+
-			"more.")
+			"more, or what a third of the memory is enough for if that is less.")
 	fs.Int64Var(&c.config.MaxCalls, "max-concurrent-calls", 0,
 		"How many calls clients may have in flight, besides watches and what keeps leases "+
 			"alive. Further ones are refused as Unavailable, and clients try again. 0 means 5000, or "+
 			"one for each MiB of memory if that is less.")
 	fs.Int64Var(&c.config.MaxStreams, "max-concurrent-watch-streams", 0,
 		"How many streams clients may have that watch or keep leases alive. 0 means 10000, or 500 "+
-			"for each store if that is more.")
-	fs.Int64Var(&c.config.MaxWatchers, "max-watchers", 100_000,
-		"How many watches clients may have.")
+			"for each store if that is more, or what a third of the memory is enough for if that "+
+			"is less.")
+	fs.Int64Var(&c.config.MaxWatchers, "max-watchers", 0,
+		"How many watches clients may have. 0 means 100000, or what a third of the memory is "+
+			"enough for if that is less.")
 	fs.Int64Var(&c.config.MaxStreamWatchers, "max-watchers-per-stream", 10_000,
 		"How many watches may be on one stream.")
 	fs.Int64Var(&c.config.MaxAnswerBytes, "max-answer-bytes", 0,
@@ -187,10 +189,9 @@ func (c *etcdCommand) validate() error {
 	reject(len(c.clientURLs)+len(c.listenStores) == 0,
 		"--listen-client-urls names nothing to listen on")
 	reject(min(int64(c.config.MaxRequestBytes), int64(c.config.MaxTxnOps),
-		int64(c.config.MaxConcurrentStreams), c.config.MaxWatchers,
-		c.config.MaxStreamWatchers) <= 0 ||
+		int64(c.config.MaxConcurrentStreams), c.config.MaxStreamWatchers) <= 0 ||
 		min(c.config.MaxConnections, c.config.MaxStreams, c.config.MaxCalls,
-			c.config.MaxAnswerBytes) < 0,
+			c.config.MaxWatchers, c.config.MaxAnswerBytes) < 0,
 		"the flags --max-* must be greater than 0")
 	reject(c.progressInterval <= 0, "--watch-progress-notify-interval must be greater than 0")
 	reject(c.config.MaxRequestBytes > etcd.MaxRequestBytes, "--max-request-bytes is at most %d: no "+
@@ -441,24 +442,40 @@ func (c *etcdCommand) idleNames(s *etcdStore) (errs []error) {
 	return errs
 }
 
-// sameAuthority is another store whose clients' certificates are signed as those of s are, nil if
-// there is none.
+// sameAuthority is another store whose clients' certificates s trusts, too, nil if there is none.
 func (c *etcdCommand) sameAuthority(s *etcdStore) *etcdStore {
 	if s.tls.authority == "" {
 		return nil
 	}
-	own, err := os.ReadFile(s.tls.authority)
 	for _, other := range c.stores {
-		if other == s {
-			continue
-		}
-		content, otherErr := os.ReadFile(other.tls.authority)
-		if other.tls.authority == s.tls.authority ||
-			err == nil && otherErr == nil && bytes.Equal(own, content) {
+		if other != s && (other.tls.authority == s.tls.authority ||
+			trusts(s.tls.authority, other.tls.authority)) {
 			return other
 		}
 	}
 	return nil
+}
+
+// trusts tells whether one of the certificates of another file is trusted by those of a file: it is
+// one of them, or signed by one. What cannot be read is told when it is used.
+func trusts(file, other string) bool {
+	own, err := cert.CertsFromFile(file)
+	others, otherErr := cert.CertsFromFile(other)
+	if err != nil || otherErr != nil {
+		return false
+	}
+	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
+	for _, c := range own {
+		o.Roots.AddCert(c)
+	}
+	for _, c := range others {
+		o.Intermediates.AddCert(c)
+	}
+	return slices.ContainsFunc(others, func(c *x509.Certificate) bool {
+		_, err := c.Verify(o)
+		return err == nil
+	})
 }
 
 func (c *etcdCommand) find(store string) *etcdStore {
@@ -646,7 +663,7 @@ func (c *etcdCommand) serve(ctx context.Context, out io.Writer, registry *promet
 		if err != nil {
 			return err
 		}
-		l = netutil.LimitListener(l, maxPageConnections)
+		l = &newest{Listener: l, most: maxPageConnections}
 		listening.Go(func() { end(httpServer.Serve(l)) })
 	}
 	c.announce(out)

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -212,8 +213,9 @@ func (s *splitter) route(conn net.Conn, over func()) {
 		}
 	}()
 	// The handshake writes, too, and a client may read nothing: the deadline is for both.
-	begun := &begunConn{Conn: conn, r: bufio.NewReaderSize(conn, 1<<12)}
-	first, err := begun.r.Peek(len(preface))
+	r := bufio.NewReaderSize(conn, 1<<12)
+	begun := &begunConn{Conn: conn, r: r}
+	first, err := r.Peek(len(preface))
 	if err != nil {
 		conn.Close()
 		return
@@ -240,6 +242,39 @@ func (s *splitter) route(conn net.Conn, over func()) {
 	case <-to.closed:
 		begun.Close()
 	}
+}
+
+// newest is a listener that hangs up its oldest connection when there would be too many: so those
+// who connect and say nothing, or nothing more, keep nobody out.
+type newest struct {
+	net.Listener
+	most int
+
+	mu sync.Mutex
+	// open are its connections, the oldest first.
+	open list.List
+}
+
+func (n *newest) Accept() (net.Conn, error) {
+	conn, err := n.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.open.Len() >= n.most {
+		oldest := n.open.Remove(n.open.Front()).(net.Conn)
+		if t, ok := oldest.(*tls.Conn); ok {
+			oldest = t.NetConn() // its own Close waits for a handshake that is under way
+		}
+		_ = oldest.Close() // its server hears that
+	}
+	e := n.open.PushBack(conn)
+	return &begunConn{Conn: conn, r: conn, end: func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.open.Remove(e) // which does nothing if it was removed
+	}}, nil
 }
 
 // branch is the listener of a server that is given its connections.
@@ -275,10 +310,11 @@ type branchAddress struct{}
 func (branchAddress) Network() string { return "branch" }
 func (branchAddress) String() string  { return "branch" }
 
-// begunConn is a connection of which the beginning was read. end is called when it is closed.
+// begunConn is a connection that is read by r, as its beginning may have been read already. end is
+// called when it is closed.
 type begunConn struct {
 	net.Conn
-	r   *bufio.Reader
+	r   io.Reader
 	end func()
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
@@ -169,4 +171,107 @@ func TestManySilentConnections(t *testing.T) {
 			d.ends(silent[2*most]) // in place of which a client was served
 		})
 	}
+}
+
+// TestManyPageConnections: a URL of pages is not locked either, by clients that say nothing, or
+// nothing more when they were answered.
+func TestManyPageConnections(t *testing.T) {
+	const most = 3
+	for name, secured := range map[string]bool{"plain": false, "tls": true} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := &doorway{t: t, address: l.Addr().String(), secure: secured}
+			if secured {
+				dir := certFiles(t)
+				files := &tlsFiles{cert: filepath.Join(dir, "tls.crt"),
+					key: filepath.Join(dir, "tls.key")}
+				l = secure(l, func(string) *tlsFiles { return files })
+			}
+			pages := newHTTPServer(http.NotFoundHandler())
+			pages.ReadTimeout = time.Hour
+			n := &newest{Listener: l, most: most}
+			var running sync.WaitGroup
+			running.Go(func() { _ = pages.Serve(n) }) // ends when it is closed
+			var conns []net.Conn
+			for i := range 3 * most {
+				c := d.connect("")
+				if conns = append(conns, c); i%2 == 0 {
+					continue
+				}
+				if secured {
+					c = shake(c)
+				}
+				_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+				if err == nil {
+					_, err = io.ReadFull(c, make([]byte, len("HTTP/1.1 404")))
+				}
+				if err != nil {
+					t.Errorf("a client that speaks: %v", err)
+				}
+			}
+			for _, c := range conns[:2*most] {
+				d.ends(c)
+			}
+			d.serves()
+			pages.Close()
+			running.Wait()
+			if n.open.Len() > 0 {
+				t.Errorf("%d connections are still counted", n.open.Len())
+			}
+		})
+	}
+}
+
+// TestReadinessIsShared: many who ask at a time whether a store is ready need one answer, which is
+// none to a question before theirs. One who leaves answers nobody.
+func TestReadinessIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, release := 0, make(chan error)
+		j := newJoined(func(ctx context.Context) error {
+			asked++
+			select {
+			case err := <-release:
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		answers := make(chan error, 100)
+		get := func(ctx context.Context) {
+			go func() { answers <- j.get(ctx) }()
+			synctest.Wait()
+			time.Sleep(time.Millisecond) // of the test's clock: nobody comes at the same moment
+		}
+		get(t.Context())
+		for range 50 {
+			get(t.Context())
+		}
+		release <- errors.New("before")
+		if err := <-answers; err == nil {
+			t.Error("the first is answered by what comes later")
+		}
+		release <- nil
+		for range 50 {
+			if err := <-answers; err != nil {
+				t.Errorf("what was answered before is the answer: %v", err)
+			}
+		}
+		if asked != 2 {
+			t.Errorf("it was asked %d times", asked)
+		}
+		leaving, leave := context.WithCancel(t.Context())
+		get(leaving)
+		get(t.Context())
+		leave()
+		if err := <-answers; !errors.Is(err, context.Canceled) {
+			t.Errorf("who has left is answered by %v", err)
+		}
+		release <- nil
+		if err := <-answers; err != nil {
+			t.Errorf("who stays is answered by %v", err)
+		}
+	})
 }

@@ -46,6 +46,42 @@ type etcdStore struct {
 	doubts chan struct{}
 	// logged is why the store cannot be used, as the log has it.
 	logged atomic.Value
+	// answers asks whether the store, which could be opened, is ready.
+	answers joined
+}
+
+// joined asks something that many may want to know at a time. Those who come while it is asked
+// share what is answered next. So they need no more than one connection to the database.
+type joined struct {
+	ask func(context.Context) error
+	// turn has an element while it is asked. Its holder uses began, when it was asked last, and
+	// err, which was the answer.
+	turn  chan struct{}
+	began time.Time
+	err   error
+}
+
+func newJoined(ask func(context.Context) error) joined {
+	return joined{ask: ask, turn: make(chan struct{}, 1)}
+}
+
+func (j *joined) get(ctx context.Context) error {
+	came := time.Now()
+	select {
+	case j.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-j.turn }()
+	if !j.began.After(came) {
+		began := time.Now()
+		err := j.ask(ctx)
+		if ctx.Err() != nil {
+			return err // it is the answer to somebody who has left
+		}
+		j.began, j.err = began, err
+	}
+	return j.err
 }
 
 // begin begins to answer the connections that the store is given.
@@ -53,6 +89,7 @@ func (s *etcdStore) begin(pool *etcd.StorePool, p *etcd.Process) {
 	s.pool, s.calls, s.pages = pool, newBranch(), newBranch()
 	s.doubts = make(chan struct{}, 1)
 	s.failed.Store(&errOpening)
+	s.answers = newJoined(func(ctx context.Context) error { return pool.Ready(ctx, s.name) })
 	s.server = p.Server(s.open, s.urls)
 	s.grpc = grpc.NewServer(s.server.Options()...)
 	s.server.Register(s.grpc)
@@ -119,7 +156,7 @@ func (s *etcdStore) ready(ctx context.Context) error {
 	if failed := s.failed.Load(); failed != nil {
 		return *failed
 	}
-	err := s.pool.Ready(ctx, s.name)
+	err := s.answers.get(ctx)
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return err // who has asked has left
 	}
@@ -231,15 +268,15 @@ func process() []prometheus.Collector {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})}
 }
 
-// maxPageConnections bounds the connections to a URL of --listen-metrics-urls. Further ones wait
-// until others end.
+// maxPageConnections bounds the connections to a URL of --listen-metrics-urls. When another one
+// comes, the oldest is closed.
 const maxPageConnections = 1_000
 
 // newHTTPServer makes a server of pages. A client that sends or reads nothing holds a connection
 // for a bounded time.
 func newHTTPServer(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadTimeout: prefaceWait, WriteTimeout: 30 * time.Second,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: klog.NewStandardLogger("INFO")}
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10, ErrorLog: klog.NewStandardLogger("INFO")}
 }
 
 // overview are the pages of the whole process. It is ready while one of its stores is, so that one
@@ -279,6 +316,10 @@ func overview(stores []*etcdStore, registry *prometheus.Registry) http.Handler {
 	})
 }
 
+// maxScrapes bounds how many clients are answered with metrics at a time, all of which are in
+// memory then. Others are told to try again.
+const maxScrapes = 10
+
 // readyWait is how long the database may take to answer whether a store is ready.
 const readyWait = 5 * time.Second
 
@@ -286,7 +327,8 @@ const readyWait = 5 * time.Second
 // can be served nevertheless.
 func pages(metrics prometheus.Gatherer, ready func(*http.Request) (string, bool)) *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
+		MaxRequestsInFlight: maxScrapes}))
 	ask := func(r *http.Request) (string, bool) {
 		ctx, cancel := context.WithTimeout(r.Context(), readyWait)
 		defer cancel()

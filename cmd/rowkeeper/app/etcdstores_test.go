@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 )
 
@@ -185,6 +187,51 @@ func TestEtcdAuthority(t *testing.T) {
 			if body, err := n.get(address+"/metrics", n.tls("127.0.0.1", name)); err == nil {
 				t.Errorf("%s: a client with the certificate %q got in: %s", address, name, body)
 			}
+		}
+	}
+}
+
+// TestEtcdSharedAuthority: a store that lets every certificate in trusts none that opens another
+// store, whatever else is in the files of both.
+func TestEtcdSharedAuthority(t *testing.T) {
+	n := newTenants(t)
+	now := time.Now()
+	pem := func(p *pki.Pair) []byte {
+		t.Helper()
+		content, _, err := p.PEM()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return content
+	}
+	fresh, err := pki.NewAuthority("another", now.Add(-time.Hour), now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared, own := pem(n.authority), pem(fresh)
+	for name, test := range map[string]struct {
+		a, others []byte
+		refused   bool
+	}{
+		"the same":       {shared, append([]byte("# of all\n"), shared...), true},
+		"one of its own": {own, shared, false},
+		"both":           {slices.Concat(own, shared), shared, true},
+		"one of both":    {own, slices.Concat(shared, own), true},
+	} {
+		for file, content := range map[string][]byte{"a.crt": test.a, "others.crt": test.others} {
+			if err := os.WriteFile(n.file(file), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := &etcdCommand{storage: &options.StorageOptions{Store: "default"},
+			tls:          tlsFiles{cert: "a", key: "b", authority: n.file("others.crt")},
+			clientURLs:   []string{"https://127.0.0.1:1"},
+			listenStores: []string{"a=https://127.0.0.1:2"}, clientNames: []string{"a=*"},
+			storeAuthorities: []string{"a=" + n.file("a.crt")}}
+		errs := c.planStores()
+		if refused := len(errs) > 0; refused != test.refused ||
+			refused && !strings.Contains(errs[0].Error(), "trusts the same certificates") {
+			t.Errorf("%s: %v", name, errs)
 		}
 	}
 }

@@ -75,6 +75,10 @@ func (o *certsOptions) validate() error {
 
 func (o *certsOptions) run(out io.Writer, clock clock.PassiveClock) error {
 	file := func(name string) string { return filepath.Join(o.dir, name) }
+	if pki.Foreign(file("tls.crt"), file("ca.crt")) {
+		return fmt.Errorf("%s was not made by this command, which would replace it: name another "+
+			"directory by --dir, or remove it with %s", file("tls.crt"), file("tls.key"))
+	}
 	authority, fresh, err := pki.EnsureAuthority(file("ca.crt"), file("ca.key"), clock)
 	if err != nil {
 		return err

@@ -126,3 +126,43 @@ func TestCertsRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A serving certificate that the command has not made stays, with its key. One of the authority in
+// the directory is renewed, whoever has made that.
+func TestCertsLeavesOthersAlone(t *testing.T) {
+	now := time.Now()
+	o := certsOptions{dir: t.TempDir(), namespace: "bookmarks-system", service: "bookmarks"}
+	file := func(name string) string { return filepath.Join(o.dir, name) }
+	others, err := pki.NewAuthority("others", now.Add(-time.Hour), now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := others.Sign(pki.Server("shop.example.com"), now.Add(-time.Hour), now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pair.Write(file("tls.crt"), file("tls.key")); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(file("tls.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, renew := range []bool{false, true} {
+		o.renew = renew
+		err := o.run(&bytes.Buffer{}, testclock.NewFakePassiveClock(now))
+		after, readErr := os.ReadFile(file("tls.key"))
+		if err == nil || !strings.Contains(err.Error(), "was not made by this command") ||
+			readErr != nil || !bytes.Equal(before, after) {
+			t.Errorf("renew %v: %v; the key is replaced: %v (%v)", renew, err,
+				!bytes.Equal(before, after), readErr)
+		}
+		if _, err := os.Stat(file("ca.key")); err == nil {
+			t.Error("an authority was made")
+		}
+	}
+	if err := others.Write(file("ca.crt"), file("ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	certs(t, o, now)
+}

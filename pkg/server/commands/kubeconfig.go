@@ -21,6 +21,7 @@ type kubeconfigOptions struct {
 	dir, user, output string
 	groups            []string
 	lifetime          time.Duration
+	force             bool
 }
 
 func newKubeconfigCommand(p server.Program) *cobra.Command {
@@ -46,7 +47,7 @@ func newKubeconfigCommand(p server.Program) *cobra.Command {
 				return err
 			}
 			if o.output != "" {
-				return writePrivate(o.output, content)
+				return writePrivate(o.output, o.force, content)
 			}
 			_, err = cmd.OutOrStdout().Write(content)
 			return err
@@ -56,14 +57,24 @@ func newKubeconfigCommand(p server.Program) *cobra.Command {
 	fs.StringVar(&o.dir, "data-dir", o.dir, "The server's data directory.")
 	fs.StringVar(&o.output, "output", o.output, "File to write, which only its owner can read. "+
 		"Default: the kubeconfig, with its private key, is printed.")
+	fs.BoolVar(&o.force, "force", o.force, "Replace the file of --output if it is there.")
 	fs.StringVar(&o.user, "user", o.user, "Name of the user.")
 	fs.StringArrayVar(&o.groups, "group", o.groups, "A group of the user. Repeat it for more.")
 	fs.DurationVar(&o.lifetime, "lifetime", o.lifetime, "How long the certificate is valid.")
 	return cmd
 }
 
-// writePrivate writes a file that only its owner can read, in place of one that may be there.
-func writePrivate(name string, content []byte) error {
+// writePrivate writes a file that only its owner can read. It replaces no file that has a content,
+// such as the kubeconfig of other servers, without force, and nothing that is no file.
+func writePrivate(name string, force bool, content []byte) error {
+	switch st, err := os.Stat(name); {
+	case err != nil: // it is not there, or what is wrong shows when it is written
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("%s is no file that a kubeconfig could replace: name another one, or "+
+			"leave --output out for the standard output", name)
+	case st.Size() > 0 && !force:
+		return fmt.Errorf("%s exists: name another file, or replace it with --force", name)
+	}
 	file, err := os.CreateTemp(filepath.Dir(name), ".kubeconfig-") // with mode 0600
 	if err != nil {
 		return fmt.Errorf("cannot write the kubeconfig: %w", err)

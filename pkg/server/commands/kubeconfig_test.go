@@ -55,6 +55,7 @@ func TestKubeconfig(t *testing.T) {
 	if _, err := clientcmd.LoadFromFile(file); err != nil {
 		t.Error(err)
 	}
+	testOthersStay(t, path)
 	config, err := clientcmd.RESTConfigFromKubeConfig(stdout.Bytes())
 	if err != nil {
 		t.Fatal(err)
@@ -77,6 +78,38 @@ func TestKubeconfig(t *testing.T) {
 	}
 	if left := time.Until(pair.Leaf.NotAfter); left > time.Hour || left < 50*time.Minute {
 		t.Errorf("the certificate is good for %v", left)
+	}
+}
+
+// testOthersStay: a file that has a content is replaced only on demand, and nothing but a file is.
+func testOthersStay(t *testing.T, data string) {
+	t.Helper()
+	const others = "the kubeconfig of other servers"
+	file := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(file, []byte(others), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, more ...string) (int, string) {
+		var stdout, stderr bytes.Buffer
+		code := Run(t.Context(), bookmarks(), append([]string{"kubeconfig", "--data-dir", data,
+			"--user", "jane", "--output", name}, more...), &stdout, &stderr)
+		return code, stderr.String()
+	}
+	code, says := write(file)
+	kept, err := os.ReadFile(file)
+	if code != ExitFailure || !strings.Contains(says, "--force") || err != nil ||
+		string(kept) != others {
+		t.Errorf("exit code %d, %q, and the file is %q (%v)", code, says, kept, err)
+	}
+	if code, says := write(file, "--force"); code != ExitOK {
+		t.Errorf("with --force: exit code %d, %q", code, says)
+	}
+	if _, err := clientcmd.LoadFromFile(file); err != nil {
+		t.Error(err)
+	}
+	if code, says := write(filepath.Dir(file), "--force"); code != ExitFailure ||
+		!strings.Contains(says, "no file that a kubeconfig could replace") {
+		t.Errorf("a directory: exit code %d, %q", code, says)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/util/cert"
@@ -73,6 +74,22 @@ func (c Chain) Trusted(wanted Template, authorities Chain, now time.Time) bool {
 // Pair is the current certificate with its key.
 func (c Chain) Pair() *Pair { return &Pair{Cert: c.Certs[0], Key: c.Key} }
 
+// authorityName begins the names of authorities.
+const authorityName = "rowkeeper-ca@"
+
+// Foreign tells whether there is a certificate that was neither made by an authority of ours, nor
+// signed by one of the authorities of another file. What cannot be read is told when it is used.
+func Foreign(certFile, authorityFile string) bool {
+	certs, err := cert.CertsFromFile(certFile)
+	if err != nil || strings.HasPrefix(certs[0].Issuer.CommonName, authorityName) {
+		return false
+	}
+	authorities, _ := cert.CertsFromFile(authorityFile)
+	return !slices.ContainsFunc(authorities, func(a *x509.Certificate) bool {
+		return certs[0].CheckSignatureFrom(a) == nil
+	})
+}
+
 // Authority returns the chain of an authority. It is c, unless c has no key, is not valid yet, or
 // has come into the last third of its lifetime: then a new authority comes first, and fresh is
 // true.
@@ -82,8 +99,8 @@ func (c Chain) Authority(now time.Time, lifetime time.Duration) (chain Chain, fr
 		return c, false, nil
 	}
 	// The name has the time, so that an authority and the one that replaces it can be told apart.
-	pair, err := NewAuthority(fmt.Sprintf("rowkeeper-ca@%d", now.UnixNano()), now.Add(-Backdate),
-		now.Add(lifetime))
+	pair, err := NewAuthority(fmt.Sprintf("%s%d", authorityName, now.UnixNano()),
+		now.Add(-Backdate), now.Add(lifetime))
 	if err != nil {
 		return Chain{}, false, err
 	}

@@ -121,13 +121,17 @@ func TestLeasesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.Close()
-	for name, r := range map[string]io.Reader{
-		"many equal ones": file(4_000_000, slices.Repeat([]uint64{7}, 100)...),
-		"not in order":    file(2, 3, 2),
-		"too many":        file(60_000_000, 1, 2, 3),
+	for name, test := range map[string]struct {
+		file  io.Reader
+		words string
+	}{
+		"many equal ones": {file(4_000_000, slices.Repeat([]uint64{7}, 100)...), "one of its"},
+		"not in order":    {file(2, 3, 2), "one of its"},
+		"too many":        {file(60_000_000, 1, 2, 3), "its header"}, // and no more is read
 	} {
 		var damaged *archive.DamagedError
-		if in, err := archive.NewReader(r, limits); !errors.As(err, &damaged) {
+		if in, err := archive.NewReader(test.file, limits); !errors.As(err, &damaged) ||
+			!strings.HasPrefix(err.Error(), test.words) {
 			t.Errorf("%s: %v, %v", name, in, err)
 		}
 	}

@@ -51,11 +51,21 @@ func (e *Excess) Refuses(creates bool, growth int) error {
 	return nil
 }
 
-// Aged is a piece of history: the length of the keys and values that the rows up to a revision
-// have replaced, after those of the piece before.
+// Aged is a piece of history: the bytes that its rows and what they have replaced need, up to a
+// revision and after those of the piece before.
 type Aged struct {
 	Until Revision
 	Bytes int64
+}
+
+// historyRowBytes is about what a row of the log needs besides its key and its value. Without that,
+// a history of small values could be of any size.
+const historyRowBytes = 128
+
+// PieceOf is the piece of a history whose rows follow one revision, up to another one, and have
+// replaced keys and values of so many bytes. A history is dense.
+func PieceOf(after, until Revision, replaced int64) Aged {
+	return Aged{Until: until, Bytes: replaced + historyRowBytes*int64(until-after)}
 }
 
 // historyPieces is how finely history is measured: a piece is grown until it has this part of what

@@ -124,6 +124,7 @@ type Engine struct {
 	gets      coalescer[contract.Key, *KeyValue]
 	renewals  coalescer[contract.Lease, contract.LeaseRow]
 	grants    coalescer[*contract.LeaseRow, granted]
+	sizes     coalescer[struct{}, contract.Size]
 	tailer    *tailer
 	announcer *announcer
 	// reads is the chain of the readers that follow it; see reader.go.
@@ -199,6 +200,7 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Engine, error) 
 		guard: s.guarded}
 	s.grants = coalescer[*contract.LeaseRow, granted]{query: s.queryGrants, size: 256,
 		guard: s.guarded}
+	s.sizes = coalescer[struct{}, contract.Size]{query: s.querySize, size: 1, guard: s.guarded}
 	s.tailer = newTailer(s)
 	s.announcer = announcerOf(b, cfg.Polls)
 	s.source = &source{s}
@@ -320,6 +322,7 @@ func (s *Engine) Close() error {
 		s.gets.close()
 		s.renewals.close()
 		s.grants.close()
+		s.sizes.close()
 		s.ahead.close()
 		// All that have begun to look into the history end now, and nobody begins to.
 		_ = s.fencing.acquire(context.Background())
@@ -541,14 +544,22 @@ func (s *Engine) Everywhere(ctx context.Context, key contract.Key) (values map[s
 	return values, err
 }
 
-// Size reads the database's size.
+// Size reads the database's size. Callers at the same time share a query: clients ask for it as
+// often as they like, and it takes a connection with which all stores follow the log.
 func (s *Engine) Size(ctx context.Context) (contract.Size, error) {
-	if s.ctx.Err() != nil {
-		return contract.Size{}, contract.ErrClosed
+	q, err := s.sizes.ask(ctx)
+	if err != nil {
+		return contract.Size{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	return q.found[struct{}{}], nil
+}
+
+// querySize is the query of coalesced reads of the size.
+func (s *Engine) querySize([]struct{}) (map[struct{}]contract.Size, contract.Revision, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Timeout)
 	defer cancel()
-	return s.b.Size(ctx)
+	size, err := s.b.Size(ctx)
+	return map[struct{}]contract.Size{{}: size}, 0, s.unlessClosed(err)
 }
 
 // Metrics are the metrics that the store is counted in.

@@ -264,6 +264,49 @@ func waitAttached(ctx context.Context, w *Watcher) error {
 	})
 }
 
+// sizing is a backend whose size is asked for.
+type sizing struct {
+	contract.Backend
+	asked   atomic.Int64
+	release chan struct{}
+}
+
+func (b *sizing) Size(context.Context) (contract.Size, error) {
+	b.asked.Add(1)
+	<-b.release
+	return contract.Size{Total: 7}, nil
+}
+
+// TestSizesAreShared: however many ask for the size at a time, one connection is enough.
+func TestSizesAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &sizing{release: make(chan struct{})}
+		s := &Engine{b: b, ctx: t.Context(), cfg: Config{}.withDefaults()}
+		s.sizes = coalescer[struct{}, contract.Size]{query: s.querySize, size: 1}
+		var asking sync.WaitGroup
+		for range 50 {
+			asking.Go(func() {
+				if size, err := s.Size(t.Context()); err != nil || size.Total != 7 {
+					t.Errorf("the size is %+v, %v", size, err)
+				}
+			})
+		}
+		synctest.Wait()
+		if n := b.asked.Load(); n != 1 {
+			t.Errorf("%d queries are under way", n)
+		}
+		close(b.release)
+		asking.Wait()
+		if n := b.asked.Load(); n > 2 {
+			t.Errorf("%d queries have answered", n)
+		}
+		s.sizes.close()
+		if _, err := s.Size(t.Context()); !errors.Is(err, contract.ErrClosed) {
+			t.Errorf("when the store is closed: %v", err)
+		}
+	})
+}
+
 // TestSharing holds the queries that run: reads that come meanwhile wait together for the next
 // ones, whose size is bounded, and none gets the answer of a query that had started before it
 // asked.

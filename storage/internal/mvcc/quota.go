@@ -40,7 +40,7 @@ func (s *Engine) checkLeaseQuota() error {
 type measured struct {
 	at    contract.Position
 	usage contract.Usage
-	// history is what rows up to the position have replaced, since the process measures.
+	// history is what the store keeps of it, as one piece what was there when this process began.
 	history []contract.Aged
 	// leases are how many there were when they were counted.
 	leases  int64
@@ -110,8 +110,8 @@ func (s *Engine) measure(ctx context.Context, m *measured) error {
 		usage.Objects = since.usage.Objects + grown.Objects
 		usage.Bytes = since.usage.Bytes + grown.Bytes
 		m.at, m.usage = st.Head, usage
-		m.history = contract.Age(since.history, contract.Aged{Until: st.Head.Revision,
-			Bytes: grown.Replaced}, st.Compacted, q.Bytes)
+		m.history = contract.Age(since.history, contract.PieceOf(since.at.Revision,
+			st.Head.Revision, grown.Replaced), st.Compacted, q.Bytes)
 	}
 	if err == nil && !grows(st) {
 		st, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
@@ -119,6 +119,9 @@ func (s *Engine) measure(ctx context.Context, m *measured) error {
 			return st, err
 		})
 		m.at, m.usage, m.history = st.Head, usage, nil
+		if err == nil && q.Bytes > 0 {
+			m.history = s.keptHistory(ctx, st)
+		}
 	}
 	if err != nil {
 		*m = measured{}
@@ -143,4 +146,22 @@ func (s *Engine) measure(ctx context.Context, m *measured) error {
 		return s.Compact(ctx, r)
 	}
 	return nil
+}
+
+// keptHistory measures the history that there is in a state: by what its rows have replaced, or if
+// the database does not tell that in time, by their number. A store that nobody uses for a while is
+// closed, so without this each opening would let it have a history more.
+func (s *Engine) keptHistory(ctx context.Context, st contract.State) []contract.Aged {
+	var grown contract.Growth
+	now, err := s.attempt(ctx, func(ctx context.Context) (now contract.State, err error) {
+		grown, now, err = s.b.Growth(ctx, st.Compacted)
+		return now, err
+	})
+	if err != nil {
+		now, grown = st, contract.Growth{}
+	}
+	if now.Head.Epoch != st.Head.Epoch {
+		return nil // it is measured anew
+	}
+	return []contract.Aged{contract.PieceOf(st.Compacted, now.Head.Revision, grown.Replaced)}
 }

@@ -71,6 +71,9 @@ func TestEarlyBoundary(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
 		}
 	}
+	if p := contract.PieceOf(10, 30, 5); p.Until != 30 || p.Bytes < 5+20*64 {
+		t.Errorf("20 rows that have replaced 5 bytes are %+v", p)
+	}
 	var history []contract.Aged
 	for r := range contract.Revision(100_000) {
 		history = contract.Age(history, contract.Aged{Until: r, Bytes: 1}, r-60_000, 64_000)
@@ -114,6 +117,42 @@ func TestQuotaOfHistory(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestQuotaOfOldHistory: history that is there when a store is opened counts, and rows count that
+// hold next to nothing.
+func TestQuotaOfOldHistory(t *testing.T) {
+	for name, length := range map[string]int{"long values": 300, "short values": 1} {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(t *testing.T, db dbtest.DB) {
+				config := mvcc.Config{QuotaInterval: time.Millisecond,
+					Compaction: mvcc.CompactionPolicy{Window: -1}}
+				s := open(t, db, config)
+				r := contract.Revision(0)
+				for range 10 {
+					r = put(t, s, "/a", r, string(make([]byte, length)))
+				}
+				b := openBackend(t, db)
+				defer b.Close()
+				if err := contract.SetQuota(t.Context(), b, contract.Quota{Bytes: 1000}); err != nil {
+					t.Fatal(err)
+				}
+				other := open(t, db, config)
+				for end := time.Now().Add(30 * time.Second); other.CompactedRevision() < r; {
+					if _, err := other.Head(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if time.Now().After(end) {
+						t.Fatalf("the history is compacted up to revision %d of %d",
+							other.CompactedRevision(), r)
+					}
+				}
+				if kv, _, err := other.Get(t.Context(), "/a"); err != nil || kv == nil {
+					t.Errorf("the key is %v, %v", kv, err)
+				}
+			})
+		})
+	}
 }
 
 // TestQuota: a process heeds a quota that somebody sets, and what others write; when it is used up,

@@ -79,5 +79,46 @@ func TestCompactionWaitsForItsTurn(t *testing.T) {
 	}
 }
 
+// TestReplaysOfManyStores: watchers of all stores together read the log a few at a time, so that
+// those who follow it have a connection.
+func TestReplaysOfManyStores(t *testing.T) {
+	cfg := Config{Scheduler: NewScheduler()}.withDefaults()
+	var ends []func()
+	for range schedulerReplays {
+		end, err := cfg.Scheduler.replay(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, end)
+	}
+	s := &Engine{b: &limited{}, ctx: t.Context(), cfg: cfg, replays: make(chan struct{}, 2)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := (&Watcher{s: s}).replay(ctx, 1)
+		done <- err
+	}()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("a watcher without a turn: %v", err)
+	}
+	if len(s.replays) > 0 {
+		t.Error("a watcher that has given up keeps its place")
+	}
+	for _, end := range ends {
+		end()
+	}
+	if end, err := cfg.Scheduler.replay(t.Context()); err != nil {
+		t.Error(err)
+	} else {
+		end()
+	}
+	if end, err := (*Scheduler)(nil).replay(t.Context()); err != nil {
+		t.Error(err)
+	} else {
+		end()
+	}
+}
+
 // limited is a backend that must not be asked.
 type limited struct{ contract.Backend }

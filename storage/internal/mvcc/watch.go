@@ -250,14 +250,7 @@ func (w *Watcher) selectEvents(piece []*Event) []*Event {
 // sweep keeps the row at the boundary (see [contract.PlanSweep]).
 func (w *Watcher) replay(ctx context.Context, cursor contract.Revision) (Batch, error) {
 	s := w.s
-	// Watchers that catch up wait for each other, and the tailer does not wait for them.
-	select {
-	case s.replays <- struct{}{}:
-	case <-ctx.Done():
-		return Batch{}, ctx.Err()
-	}
-	tail, err := s.tail(ctx, cursor+1, w.piece.rows(s.cfg.TailRows), w.prev)
-	<-s.replays
+	tail, err := w.readLog(ctx, cursor)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -286,6 +279,24 @@ func (w *Watcher) replay(ctx context.Context, cursor contract.Revision) (Batch, 
 	}
 	w.cursor = cursor
 	return Batch{Events: events, Progress: cursor}, nil
+}
+
+// readLog reads the rows after the cursor. Watchers that catch up wait for each other, those of
+// other stores, too, and the tailer does not wait for them.
+func (w *Watcher) readLog(ctx context.Context, cursor contract.Revision) (*contract.Tail, error) {
+	s := w.s
+	select {
+	case s.replays <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-s.replays }()
+	end, err := s.cfg.Scheduler.replay(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return s.tail(ctx, cursor+1, w.piece.rows(s.cfg.TailRows), w.prev)
 }
 
 // RequestProgress makes Next return, perhaps without events, as soon as everything up to the
