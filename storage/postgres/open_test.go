@@ -79,6 +79,11 @@ func TestOpenErrors(t *testing.T) {
 		openError(t, as(t, database, "nobody_of_this_name", secret), contract.Denied,
 			"refuses the login", "nobody_of_this_name")
 	})
+	t.Run("role that may not log in", func(t *testing.T) {
+		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s NOLOGIN`, user))
+		openError(t, withUser, contract.Denied, "refuses the login", user, "may log in", "28000")
+		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s LOGIN`, user))
+	})
 	t.Run("missing database", func(t *testing.T) {
 		openError(t, elsewhere("", "/no_such_database"), contract.Denied,
 			`no database "no_such_database"`, "create it")
