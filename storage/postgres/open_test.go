@@ -109,6 +109,16 @@ func TestOpenErrors(t *testing.T) {
 		openError(t, withUser, contract.Denied, user, "grant it", "DELETE ON rowkeeper_log",
 			"UPDATE ON rowkeeper_store")
 	})
+	t.Run("schema that may not be used", func(t *testing.T) {
+		exec(t, admin, `REVOKE USAGE ON SCHEMA public FROM PUBLIC`)
+		openError(t, withUser, contract.Denied, user, "USAGE ON SCHEMA public")
+		opts := options(t)
+		if _, err := postgres.Driver.Migrate(t.Context(), withUser, opts); err == nil ||
+			!strings.Contains(err.Error(), "USAGE ON SCHEMA public") {
+			t.Errorf("a migration: %v", err)
+		}
+		exec(t, admin, `GRANT USAGE ON SCHEMA public TO PUBLIC`)
+	})
 	t.Run("too many connections", func(t *testing.T) {
 		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s CONNECTION LIMIT 0`, user))
 		openError(t, withUser, contract.Unavailable, "CONNECTION LIMIT", "pool_max_conns", "53300")
