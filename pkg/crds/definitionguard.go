@@ -31,7 +31,8 @@ import (
 //     told that the definition is being deleted.
 //
 // A definition that is deleted before it is Established has its objects listed, too; see
-// [plugin.Admit]. While they are deleted, the definition is read before each of them. As with namespaces, this holds for any number of servers, whatever time anything
+// [plugin.Admit]. While they are deleted, the definition is read before each of them.
+// As with namespaces, this holds for any number of servers, whatever time anything
 // takes, and what can be left behind is only an object that was not acknowledged.
 type definitionGuard struct {
 	// known is what the server knows of a definition, which may be old.
