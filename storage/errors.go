@@ -45,7 +45,7 @@ func apiError(ctx context.Context, resource schema.GroupResource, err error) err
 	case err == nil:
 		return nil
 	case errors.Is(err, contract.ErrUnknownOutcome):
-		return apierrors.NewTimeoutError(err.Error(), 0)
+		return apierrors.NewTimeoutError(contract.ErrUnknownOutcome.Error(), 0) // without the cause
 	case ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded):
 		return apierrors.NewTimeoutError("the database did not answer within the request's time, "+
 			"and nothing was written", retryAfterSeconds)
@@ -89,8 +89,10 @@ func limitError(resource schema.GroupResource, err *contract.LimitError) error {
 
 func databaseError(resource schema.GroupResource, err *contract.Error) error {
 	switch err.Class {
-	case contract.Data, contract.Invalid:
+	case contract.Data: // it is about the object
 		return apistorage.NewInternalError(err)
+	case contract.Invalid:
+		return apistorage.NewInternalError(errInvalid)
 	case contract.Full:
 		return statusError(resource, http.StatusInsufficientStorage, "InsufficientStorage",
 			"the database has no room left, and nothing was written: "+err.Error(), 0)
@@ -100,6 +102,9 @@ func databaseError(resource schema.GroupResource, err *contract.Error) error {
 				unavailable(err.Class)+". The server's log says why.", retryAfterSeconds)
 	}
 }
+
+// errInvalid is what clients are told of a database that a person has to mend.
+var errInvalid = errors.New("the database is not as this server needs it: the server's log says why")
 
 // unavailable says what clients are told of a database that cannot be used. Its address, and who
 // logs in there, are for the server's log alone.
@@ -117,13 +122,17 @@ func unavailable(c contract.Class) string {
 	return "it does not answer"
 }
 
-// apiError is the function apiError, and says in the log what clients are not told.
 func (r *objectStore) apiError(ctx context.Context, err error) error {
+	return r.store.apiError(ctx, r.name, err)
+}
+
+// apiError is the function apiError, and says in the log what clients are not told.
+func (s *Store) apiError(ctx context.Context, resource schema.GroupResource, err error) error {
 	var database *contract.Error
-	if ctx.Err() == nil && errors.As(err, &database) && r.store.untold.first(database.Class) {
-		r.store.log.Warn("requests fail: the database is not available", "err", err)
+	if ctx.Err() == nil && errors.As(err, &database) && s.untold.first(database.Class) {
+		s.log.Warn("requests fail: the database is not available", "err", err)
 	}
-	return apiError(ctx, r.name, err)
+	return apiError(ctx, resource, err)
 }
 
 // untold remembers what requests have failed of, so that the log is told once a minute.

@@ -62,6 +62,8 @@ func TestErrors(t *testing.T) {
 			metav1.StatusReasonInvalid, 0, "at most 8"},
 		"data": {nil, contract.Errorf(contract.Data, "a value is rejected"), 500,
 			metav1.StatusReasonInternalError, 0, "a value is rejected"},
+		"invalid": {nil, contract.Errorf(contract.Invalid, "no tables"), 500,
+			metav1.StatusReasonInternalError, 0, "not as this server needs it: the server's log"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.ctx == nil {
@@ -165,15 +167,17 @@ func TestUntold(t *testing.T) {
 	var log strings.Builder
 	r := &objectStore{name: somePods, store: &Store{log: slog.New(slog.NewTextHandler(&log, nil))}}
 	for _, class := range []contract.Class{contract.Unavailable, contract.Transient, contract.ReadOnly,
-		contract.Fenced, contract.Denied, contract.Denied} {
-		err := r.apiError(t.Context(), contract.Errorf(class, "at db.example.com:5432: refused for %s",
-			"alice"))
-		if !apierrors.IsServiceUnavailable(err) || strings.Contains(err.Error(), "example") ||
-			strings.Contains(err.Error(), "alice") {
+		contract.Fenced, contract.Invalid, contract.Unknown, contract.Denied, contract.Denied} {
+		cause := error(contract.Errorf(class, "at db.example.com:5432: refused for %s", "alice"))
+		if class == contract.Unknown {
+			cause = fmt.Errorf("%w: %w", contract.ErrUnknownOutcome, cause)
+		}
+		err := r.apiError(t.Context(), cause)
+		if strings.Contains(err.Error(), "example") || strings.Contains(err.Error(), "alice") {
 			t.Errorf("class %v: %v", class, err)
 		}
 	}
-	if n := strings.Count(log.String(), "db.example.com:5432"); n != 5 {
+	if n := strings.Count(log.String(), "db.example.com:5432"); n != 7 {
 		t.Errorf("the log has %d lines, want one for each class:\n%s", n, log.String())
 	}
 }

@@ -168,7 +168,8 @@ func (s *Store) FirstKey(ctx context.Context, from, before string) (string, erro
 
 // KeyRevision returns the revision at which a key was written last, 0 if it does not exist, in
 // whatever store of Config.StoreFor it is. It sees whatever was acknowledged before the call, by
-// any process, and reads no value.
+// any process, and reads no value. Its errors are those of a request, which clients may be told.
 func (s *Store) KeyRevision(ctx context.Context, key string) (int64, error) {
-	return s.db.KeyRevision(ctx, key)
+	r, err := s.db.KeyRevision(ctx, key)
+	return r, s.apiError(ctx, schema.GroupResource{}, err)
 }

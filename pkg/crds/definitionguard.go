@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strconv"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // definitionGuard lets no object survive the deletion of its definition.
@@ -29,7 +31,8 @@ import (
 //     told that the definition is being deleted.
 //
 // A definition that is deleted before it is Established has its objects listed, too; see
-// [plugin.Admit]. As with namespaces, this holds for any number of servers, whatever time anything
+// [plugin.Admit]. While they are deleted, the definition is read before each of them.
+// As with namespaces, this holds for any number of servers, whatever time anything
 // takes, and what can be left behind is only an object that was not acknowledged.
 type definitionGuard struct {
 	// known is what the server knows of a definition, which may be old.
@@ -79,6 +82,25 @@ func (g *definitionGuard) await(ctx context.Context,
 	return uid, err
 }
 
+// current returns a definition as the database has it.
+func (g *definitionGuard) current(ctx context.Context,
+	resource schema.GroupResource) (*apiextensionsv1.CustomResourceDefinition, error) {
+	name := resource.String()
+	now, err := g.revision(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if now == 0 {
+		return nil, apierrors.NewNotFound(
+			apiextensionsv1.Resource("customresourcedefinitions"), name)
+	}
+	d, err := g.known(name)
+	if err != nil || d.ResourceVersion != strconv.FormatInt(now, 10) {
+		return g.read(ctx, name)
+	}
+	return d, nil
+}
+
 // check returns why there must not be an object that was created when the definition of this UID
 // was known.
 func (g *definitionGuard) check(ctx context.Context, resource schema.GroupResource,
@@ -86,25 +108,36 @@ func (g *definitionGuard) check(ctx context.Context, resource schema.GroupResour
 	if g == nil {
 		return nil
 	}
-	name := resource.String()
-	now, err := g.revision(ctx, name)
-	if err != nil {
-		return err
-	}
-	if now == 0 {
-		return beingDeleted(resource, object)
-	}
-	d, err := g.known(name)
-	if err != nil || d.ResourceVersion != strconv.FormatInt(now, 10) {
-		d, err = g.read(ctx, name)
-	}
-	switch {
+	switch d, err := g.current(ctx, resource); {
 	case apierrors.IsNotFound(err):
 		return beingDeleted(resource, object)
 	case err != nil:
 		return err
 	case d.UID != uid || d.DeletionTimestamp != nil:
 		return beingDeleted(resource, object)
+	}
+	return nil
+}
+
+// changes returns why an object must not be changed or deleted. Upstream deletes the objects of a
+// definition without a request, and that may take long. A restore meanwhile brings back the
+// definition, and objects with it, of which those stay that are not deleted yet.
+func (g *definitionGuard) changes(ctx context.Context, resource schema.GroupResource,
+	key string) error {
+	if g == nil {
+		return nil
+	}
+	if _, asked := request.RequestInfoFrom(ctx); asked {
+		return nil
+	}
+	switch d, err := g.current(ctx, resource); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case d.DeletionTimestamp == nil:
+		return apierrors.NewConflict(resource, path.Base(key),
+			errors.New("its definition is not being deleted any more"))
 	}
 	return nil
 }

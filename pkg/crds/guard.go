@@ -137,6 +137,9 @@ func (s guardedStore) GuaranteedUpdate(ctx context.Context, key string, out runt
 	cached runtime.Object,
 ) error {
 	if !ignoreNotFound {
+		if err := s.definitions.changes(ctx, s.resource, key); err != nil {
+			return err
+		}
 		return s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions,
 			update, cached)
 	}
@@ -157,6 +160,15 @@ func (s guardedStore) GuaranteedUpdate(ctx context.Context, key string, out runt
 		return err
 	}
 	return s.keep(ctx, key, out, definition)
+}
+
+func (s guardedStore) Delete(ctx context.Context, key string, out runtime.Object,
+	preconditions *apistorage.Preconditions, validate apistorage.ValidateObjectFunc,
+	cached runtime.Object, o apistorage.DeleteOptions) error {
+	if err := s.definitions.changes(ctx, s.resource, key); err != nil {
+		return err
+	}
+	return s.Interface.Delete(ctx, key, out, preconditions, validate, cached, o)
 }
 
 // keep deletes an object that has just been created again if its namespace or its definition does
@@ -184,7 +196,7 @@ func (s guardedStore) keep(ctx context.Context, key string, created runtime.Obje
 			s.resource, object.GetName(), within, refusal), 0)
 	}
 	uid := object.GetUID()
-	err = s.Delete(ctx, key, s.newFunc(), &apistorage.Preconditions{UID: &uid},
+	err = s.Interface.Delete(ctx, key, s.newFunc(), &apistorage.Preconditions{UID: &uid},
 		apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
 	// If it is gone, or another one has its name, somebody else was faster.
 	if err != nil && !apistorage.IsNotFound(err) && !apistorage.IsInvalidObj(err) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	apistorage "k8s.io/apiserver/pkg/storage"
 )
@@ -261,6 +262,72 @@ func TestDefinitionGuard(t *testing.T) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// Upstream deletes the objects of a definition without a request. None is deleted, or marked, whose
+// definition was brought back by a restore meanwhile. Whoever asks by a request may do both.
+func TestDefinitionBroughtBack(t *testing.T) {
+	now := &metav1.Time{Time: time.Now()}
+	definition := func(version string,
+		deleted *metav1.Time) *apiextensionsv1.CustomResourceDefinition {
+		return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
+			ResourceVersion: version, DeletionTimestamp: deleted}}
+	}
+	deleted := definition("7", now)
+	asked := request.WithRequestInfo(t.Context(), &request.RequestInfo{Verb: "delete"})
+	for name, c := range map[string]struct {
+		ctx      context.Context
+		revision int64
+		failure  error
+		stored   *apiextensionsv1.CustomResourceDefinition
+		refused  bool
+	}{
+		"being deleted":                    {ctx: t.Context(), revision: 7},
+		"being deleted, in a newer state":  {ctx: t.Context(), revision: 8, stored: definition("8", now)},
+		"gone":                             {ctx: t.Context()},
+		"brought back":                     {ctx: t.Context(), revision: 3, stored: definition("3", nil), refused: true},
+		"unknown":                          {ctx: t.Context(), failure: errors.New("no database"), refused: true},
+		"brought back, and somebody asks":  {ctx: asked, revision: 3, stored: definition("3", nil)},
+		"another one, and somebody asks":   {ctx: asked, revision: 9, stored: definition("9", nil)},
+		"no database, and somebody asks":   {ctx: asked, failure: errors.New("no database")},
+		"being deleted, and somebody asks": {ctx: asked, revision: 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			guard := &definitionGuard{
+				known: func(string) (*apiextensionsv1.CustomResourceDefinition, error) {
+					return deleted, nil
+				},
+				revision: func(context.Context, string) (int64, error) {
+					return c.revision, c.failure
+				},
+				read: func(context.Context,
+					string) (*apiextensionsv1.CustomResourceDefinition, error) {
+					return c.stored, nil
+				},
+			}
+			inner := &fakeStore{exists: true}
+			store := guardedStore{inner, &namespaceGuard{}, guard,
+				schema.GroupResource{Group: "example.com", Resource: "gadgets"},
+				func() runtime.Object { return &corev1.ConfigMap{} }}
+			uid := types.UID("uid-of-it")
+			for how, err := range map[string]error{
+				"delete": store.Delete(c.ctx, "/gadgets/one", &corev1.ConfigMap{},
+					&apistorage.Preconditions{UID: &uid}, nil, nil, apistorage.DeleteOptions{}),
+				"mark": store.GuaranteedUpdate(c.ctx, "/gadgets/one", &corev1.ConfigMap{}, false,
+					nil, func(o runtime.Object, _ apistorage.ResponseMeta) (runtime.Object,
+						*uint64, error) {
+						return o, nil, nil
+					}, nil),
+			} {
+				if (err != nil) != c.refused {
+					t.Errorf("%s: %v", how, err)
+				}
+			}
+			if done := len(inner.deleted) > 0 && inner.created > 0; done == c.refused {
+				t.Errorf("deleted %v, updated %d times", inner.deleted, inner.created)
+			}
 		})
 	}
 }

@@ -205,7 +205,7 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	if err := c.pairs(ctx, s, serverVariables, vars); err != nil {
 		return f, err
 	}
-	f.mariadb = strings.Contains(vars["version"], "MariaDB")
+	f.mariadb = isMariaDB(vars)
 	if err := checkVersion(vars["version"], f.mariadb); err != nil {
 		return f, err
 	}
@@ -232,12 +232,14 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 
 	var settings []string
 	// The server's own limits are not made for backups and large deletions. How long a transaction
-	// may take, and its client be silent, is the business of this package.
+	// may take, and its client be silent, is the business of this package, and so is how much is
+	// read at a time.
 	if f.mariadb {
 		// Lists of more than 1,000 values stay lists, and are not made a join.
 		settings = append(settings, "SET SESSION in_predicate_conversion_threshold = 0, "+
 			"max_statement_time = 0, idle_transaction_timeout = 0, "+
-			"idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0")
+			"idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0, "+
+			"max_session_mem_used = 9223372036854775807")
 	} else {
 		// Sizes are those of now, and not of yesterday.
 		settings = append(settings, "SET SESSION information_schema_stats_expiry = 0, "+
@@ -248,12 +250,10 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		settings = append(settings, "SET SESSION group_replication_consistency = "+
 			"'BEFORE_ON_PRIMARY_FAILOVER'")
 	}
-	if f.galera = inGalera(vars); f.galera {
-		if !f.mariadb {
-			return f, contract.Errorf(contract.Invalid, "the server is a node of a Galera cluster of "+
-				"MySQL, such as Percona XtraDB Cluster, which is not supported: use Galera with "+
-				"MariaDB, or MySQL's group replication with one primary")
-		}
+	if f.galera, err = inGalera(vars); err != nil {
+		return f, err
+	}
+	if f.galera {
 		if err := c.pairs(ctx, s, galeraStatus, vars); err != nil {
 			return f, err
 		}
@@ -264,9 +264,10 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		// cluster had committed before. The server must not repeat what it takes for single
 		// statements: in a text of several it has been seen (10.11) to do that after another node's
 		// commit had rolled back the transaction, and then to answer COMMIT with success. A node
-		// without quorum must not answer reads, and a transaction is sent as one.
+		// without quorum must not answer reads, and a transaction is sent as one. A migration is
+		// made on all nodes.
 		settings = append(settings, "SET SESSION wsrep_sync_wait = 1, wsrep_retry_autocommit = 0, "+
-			"wsrep_dirty_reads = 0, wsrep_trx_fragment_size = 0")
+			"wsrep_dirty_reads = 0, wsrep_trx_fragment_size = 0, wsrep_OSU_method = 'TOI'")
 	}
 	if err := run(ctx, s, settings...); err != nil {
 		return f, err
@@ -278,12 +279,22 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	return f, err
 }
 
-// inGalera tells whether the server's commits are a Galera cluster's. Servers that are built for it
-// have wsrep_on set also where they are alone and name no provider.
-func inGalera(vars map[string]string) bool {
+// inGalera tells whether the server's commits are a Galera cluster's, and refuses one of MySQL.
+// Servers that are built for it have wsrep_on set also where they are alone and name no provider.
+func inGalera(vars map[string]string) (bool, error) {
 	provider := vars["wsrep_provider"]
-	return isOn(vars["wsrep_on"]) && provider != "" && provider != "none"
+	if !isOn(vars["wsrep_on"]) || provider == "" || provider == "none" {
+		return false, nil
+	}
+	if !isMariaDB(vars) {
+		return false, contract.Errorf(contract.Invalid, "the server is a node of a Galera cluster of "+
+			"MySQL, such as Percona XtraDB Cluster, which is not supported: use Galera with "+
+			"MariaDB, or MySQL's group replication with one primary")
+	}
+	return true, nil
 }
+
+func isMariaDB(vars map[string]string) bool { return strings.Contains(vars["version"], "MariaDB") }
 
 func run(ctx context.Context, s session, statements ...string) error {
 	for _, q := range statements {

@@ -2,6 +2,7 @@ package mysql_test
 
 import (
 	"fmt"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -126,21 +127,27 @@ func TestTLS(t *testing.T) {
 		})
 }
 
-// Percona's builds say wsrep_on also where there is no cluster.
+// Percona's builds say wsrep_on also where there is no cluster, and are refused where there is one.
 func TestInGalera(t *testing.T) {
+	const library, mariadb, percona = "/usr/lib/galera4/libgalera_smm.so", "10.11.19-MariaDB",
+		"8.4.5-5.1"
 	for _, c := range []struct {
-		on, provider string
-		want         bool
+		version, on, provider string
+		want, refused         bool
 	}{
-		{"", "", false}, // MySQL
-		{"OFF", "none", false},
-		{"ON", "none", false},
-		{"ON", "/usr/lib/galera/libgalera_smm.so", true},
-		{"OFF", "/usr/lib/galera/libgalera_smm.so", false},
+		{"9.7.4", "", "", false, false},
+		{mariadb, "OFF", "none", false, false},
+		{mariadb, "ON", "none", false, false},
+		{mariadb, "ON", library, true, false},
+		{mariadb, "OFF", library, false, false},
+		{percona, "ON", "none", false, false},
+		{percona, "ON", library, false, true},
 	} {
-		if got := mysql.InGalera(map[string]string{"wsrep_on": c.on,
-			"wsrep_provider": c.provider}); got != c.want {
-			t.Errorf("wsrep_on %q, wsrep_provider %q: %v, want %v", c.on, c.provider, got, c.want)
+		got, err := mysql.InGalera(map[string]string{"version": c.version, "wsrep_on": c.on,
+			"wsrep_provider": c.provider})
+		if got != c.want || (err != nil) != c.refused ||
+			err != nil && !strings.Contains(err.Error(), "Percona XtraDB Cluster") {
+			t.Errorf("%+v: %v, %v", c, got, err)
 		}
 	}
 }
@@ -239,10 +246,13 @@ func TestServer(t *testing.T) {
 			// Each is at a value of which the tests' own connections notice nothing.
 			limits, keyed := map[string]int64{"max_execution_time": 3_600_000},
 				"sql_require_primary_key"
+			const all = math.MaxInt64 // MariaDB's default
 			if s.Kind == dbtest.MariaDB {
 				limits, keyed = map[string]int64{"max_statement_time": 3600,
 					"idle_transaction_timeout": 3600, "idle_readonly_transaction_timeout": 3600,
 					"idle_write_transaction_timeout": 3600}, "innodb_force_primary_key"
+				s.Exec("SET GLOBAL max_session_mem_used = 1073741824")
+				defer s.Exec(fmt.Sprint("SET GLOBAL max_session_mem_used = ", all))
 			}
 			for name, value := range limits {
 				s.Exec(fmt.Sprintf("SET GLOBAL %s = %d", name, value))
@@ -257,6 +267,12 @@ func TestServer(t *testing.T) {
 			for name := range limits {
 				if got, err := mysql.SessionVariable(t.Context(), b, name); err != nil || got != 0 {
 					t.Errorf("%s is %v, %v", name, got, err)
+				}
+			}
+			if s.Kind == dbtest.MariaDB {
+				got, err := mysql.SessionVariable(t.Context(), b, "max_session_mem_used")
+				if err != nil || got != all {
+					t.Errorf("max_session_mem_used is %v, %v", got, err)
 				}
 			}
 		})

@@ -35,7 +35,9 @@ var undone = map[uint16]contract.Class{
 	3101: contract.Transient, // group replication has rolled it back
 	3572: contract.Transient, // lock not available immediately
 
-	1290: contract.ReadOnly, // --read-only, --super-read-only
+	1036: contract.ReadOnly, // the table is, with innodb_force_recovery
+	1290: contract.ReadOnly, // --read-only, --super-read-only; see option
+	1874: contract.ReadOnly, // InnoDB is read-only
 	1792: contract.ReadOnly, // read-only transaction
 	1836: contract.ReadOnly, // read-only mode
 	3100: contract.ReadOnly, // group replication refuses to commit
@@ -65,6 +67,7 @@ var undone = map[uint16]contract.Class{
 
 	1118: contract.Data, // row too large
 	1153: contract.Data, // packet too large
+	1197: contract.Data, // more than max_binlog_cache_size
 	1264: contract.Data, // out of range
 	1300: contract.Data, // invalid character string
 	1366: contract.Data, // incorrect value
@@ -97,6 +100,9 @@ var opening = map[uint16]contract.Class{
 // classOf says what an error of the server means; otherwise is for those after which a transaction
 // may have been committed.
 func classOf(e *mysql.MySQLError, otherwise contract.Class) contract.Class {
+	if otherOption(e) {
+		return contract.Invalid
+	}
 	if class, ok := undone[e.Number]; ok {
 		return class
 	}
@@ -112,6 +118,13 @@ func classOf(e *mysql.MySQLError, otherwise contract.Class) contract.Class {
 	return otherwise
 }
 
+// otherOption tells whether an option of the server prevents a statement, other than those by which
+// it is read-only. The text names it in every language.
+func otherOption(e *mysql.MySQLError) bool {
+	return e.Number == 1290 && e.Message != "" && !strings.Contains(e.Message, "--read-only") &&
+		!strings.Contains(e.Message, "--super-read-only")
+}
+
 // fileErrors quote the errno of a file: of the storage engine, or of a log. noSpace finds those of
 // a full disk and of a quota that is exceeded, also where the text is in another language.
 var (
@@ -121,7 +134,12 @@ var (
 
 // advice says what to do about the server's errors that a person has to mend.
 var advice = map[uint16]string{
+	1036: "the server is read-only: end innodb_force_recovery and innodb_read_only, or point the " +
+		"URL to the primary",
+	1197: "the value does not fit into the server's max_binlog_cache_size: raise it",
 	1290: "the server is read-only: a replica, or not promoted yet; point the URL to the primary",
+	1874: "the server is read-only: end innodb_force_recovery and innodb_read_only, or point the " +
+		"URL to the primary",
 	1836: "the server is read-only: a replica, or not promoted yet; point the URL to the primary",
 	1047: "the Galera node is not ready: it is not connected to its cluster, or has no quorum",
 	1021: "the server's disk is full: make room there",
@@ -137,7 +155,7 @@ var advice = map[uint16]string{
 	1049: "the database does not exist: create it, or correct the URL",
 	1044: "the account has no privileges on the database: grant them, or correct the URL",
 	1045: "access denied: check the user name and the password (in the URL, in password_file, or " +
-		"in MYSQL_PWD)",
+		"in MYSQL_PWD), and set tls=true if the account or the server requires TLS",
 	1698: "access denied: the account authenticates by its socket; give it a password, or " +
 		"another account",
 	1130: "the server has no account for connections from this host: create one for it, such as " +
@@ -165,7 +183,13 @@ var advice = map[uint16]string{
 
 // sentence describes one of the server's errors.
 func sentence(e *mysql.MySQLError) error {
-	if text, ok := advice[e.Number]; ok {
+	text, ok := advice[e.Number]
+	switch {
+	case otherOption(e):
+		return fmt.Errorf("an option of the server prevents the statement: change it (%w)", e)
+	case e.Number == 1142 || e.Number == 1143:
+		return fmt.Errorf("%s (%w)%.0w", advice[1142], e, contract.ErrPrivilege)
+	case ok:
 		return fmt.Errorf("%s (%w)", text, e)
 	}
 	return e

@@ -23,6 +23,13 @@ func TestClasses(t *testing.T) {
 		{1213, "", contract.Transient, contract.Transient},
 		{1062, "", contract.Transient, contract.Transient},
 		{1290, "", contract.ReadOnly, contract.ReadOnly},
+		{1290, "The MySQL server is running with the --super-read-only option so it cannot execute " +
+			"this statement", contract.ReadOnly, contract.ReadOnly},
+		{1290, "The MariaDB server is running with the --max-session-mem-used=8192 option so it " +
+			"cannot execute this statement", contract.Invalid, contract.Invalid},
+		{1036, "Table 'rowkeeper_log' is read only", contract.ReadOnly, contract.ReadOnly},
+		{1874, "", contract.ReadOnly, contract.ReadOnly},
+		{1197, "", contract.Data, contract.Data},
 		{1047, "", contract.ReadOnly, contract.ReadOnly},
 		{1114, "", contract.Full, contract.Full},
 		{1142, "", contract.Denied, contract.Denied},

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -204,6 +205,41 @@ func TestUserRotation(t *testing.T) {
 		_, err := b.State(t.Context())
 		return err != nil && contract.ClassOf(err) == contract.Denied
 	})
+}
+
+// A vault that ends a lease takes the privileges away from its user, and ends no session. Then the
+// sessions are replaced by those of the next user.
+func TestUserLosesItsPrivileges(t *testing.T) {
+	database := migrated(t)
+	admin := connect(t, database)
+	const grant = `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s`
+	first, second := role(t, admin, grant), role(t, admin, grant)
+	var now atomic.Value
+	now.Store(as(t, database, first, secret))
+	opts := options(t)
+	opts.URL = func() (string, error) { return now.Load().(string), nil }
+	b, err := contract.OpenBackend(t.Context(), postgres.Driver, now.Load().(string), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	at := head(t, b)
+	res, err := b.Commit(t.Context(), group(at, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now.Store(as(t, database, second, secret))
+	exec(t, admin, `DROP OWNED BY `+first)
+	if _, err = b.Commit(t.Context(), group(res.State.Head, "b")); !errors.Is(err,
+		contract.ErrPrivilege) || contract.ClassOf(err) != contract.Denied {
+		t.Errorf("a commit of a user without privileges: %v", err)
+	}
+	if _, err = b.Commit(t.Context(), group(res.State.Head, "b")); err != nil {
+		t.Errorf("the next commit: %v", err)
+	}
+	if _, err = b.State(t.Context()); err != nil {
+		t.Errorf("a read after it: %v", err)
+	}
 }
 
 // A commit is durable though the server's default is that it need not be, and sessions are as the

@@ -40,7 +40,7 @@ var classes = map[string]contract.Class{
 	"53":    contract.Unavailable, // too many connections, out of memory
 	"53100": contract.Full,        // disk full
 	"54":    contract.Data,        // program limits
-	"54000": contract.Full,        // no transaction numbers left; the group's limits are far below others
+	"54000": contract.Full,        // no transaction numbers left; see limits
 	"55P03": contract.Transient,   // lock not available in time
 	"57":    contract.Unavailable, // shutdown, crash, statement timeout
 	"57P04": contract.Denied,      // the database was dropped
@@ -55,6 +55,8 @@ func classOf(e *pgconn.PgError) contract.Class {
 		return contract.Unavailable
 	case e.Code == "XX000" && extends[e.Routine]:
 		return contract.Full
+	case e.Code == "54000" && limits[e.Routine]:
+		return contract.Data
 	}
 	for end := len(e.Code); ; end-- {
 		if class, ok := classes[e.Code[:end]]; ok {
@@ -77,6 +79,11 @@ var serverFiles = map[string]bool{"md.c": true, "fd.c": true, "slru.c": true, "x
 // extends are the routines that make a table's file longer. A disk quota that is exceeded has no
 // code, unlike a full disk.
 var extends = map[string]bool{"mdextend": true, "mdzeroextend": true}
+
+// limits are the routines that refuse a row, or an entry of an index, for its size. What is written
+// here is far smaller than they allow, but somebody may have added an index.
+var limits = map[string]bool{"_bt_check_third_page": true, "index_form_tuple": true,
+	"index_form_tuple_context": true, "RelationGetBufferForTuple": true}
 
 // exhausts are the routines that give the numbers of transactions.
 var exhausts = map[string]bool{"GetNewTransactionId": true, "GetNewMultiXactId": true}
@@ -103,7 +110,8 @@ func statementError(e *pgconn.PgError) *contract.Error {
 		return contract.Errorf(class, "the database does not hold the tables of a rowkeeper store "+
 			"where this role's search_path leads: run `rowkeeper migrate up` (%w)", e)
 	case "42501":
-		return contract.Errorf(class, "the database role lacks a privilege: %s (%w)", missing(e), e)
+		return contract.Errorf(class, "the database role lacks a privilege: %s (%w)%.0w", missing(e),
+			e, contract.ErrPrivilege)
 	case "25006":
 		return contract.Errorf(class, "the PostgreSQL server is read-only, a standby or set so (%w)", e)
 	case "53300":
@@ -136,6 +144,8 @@ func missing(e *pgconn.PgError) string {
 		return tables
 	case strings.HasPrefix(e.Message, "must be owner"):
 		return owner
+	case strings.Contains(e.Message, "row-level security"):
+		return "let it see and write all rows: ALTER ROLE the role BYPASSRLS, or drop the policy"
 	}
 	return tables + "; " + schema + "; " + owner
 }
@@ -178,6 +188,10 @@ func (c *config) connectError(err error) error {
 	switch {
 	case errors.As(err, &e):
 		switch {
+		case e.Code == "28000": // it has not asked for the password
+			return denied("PostgreSQL at %s refuses the login of the role %q: see that the role "+
+				"exists and may log in (ALTER ROLE … LOGIN), and that pg_hba.conf has a line for "+
+				"it (%w)", c.where(), cc.User, e)
 		case strings.HasPrefix(e.Code, "28"):
 			return denied("PostgreSQL at %s refuses the login of the role %q: check the password "+
 				"(in the database URL, PGPASSWORD or password_file) and pg_hba.conf (%w)",

@@ -36,6 +36,7 @@ func TestServersOwnTrouble(t *testing.T) {
 		{pgconn.PgError{Code: "54000", Routine: "GetNewTransactionId"}, contract.Full, "pg_prepared_xacts"},
 		{pgconn.PgError{Code: "54000", Routine: "GetNewMultiXactId"}, contract.Full, "VACUUM"},
 		{pgconn.PgError{Code: "54000", Routine: "PreCommit_Notify"}, contract.Full, "PostgreSQL:"},
+		{pgconn.PgError{Code: "54000", Routine: "_bt_check_third_page"}, contract.Data, "PostgreSQL:"},
 		{pgconn.PgError{Code: "XX000", File: "md.c", Routine: "mdextend"}, contract.Full, "no space left"},
 		{pgconn.PgError{Code: "XX000", File: "md.c", Routine: "mdzeroextend"}, contract.Full,
 			"no space left"},
@@ -51,6 +52,8 @@ func TestServersOwnTrouble(t *testing.T) {
 			contract.Denied, "SELECT, INSERT"},
 		{pgconn.PgError{Code: "42501", Message: "must be owner of table rowkeeper_log"}, contract.Denied,
 			"role that owns"},
+		{pgconn.PgError{Code: "42501", Message: "new row violates row-level security policy for table " +
+			`"rowkeeper_log"`}, contract.Denied, "BYPASSRLS"},
 		{pgconn.PgError{Code: "42501", Message: "keine Berechtigung"}, contract.Denied, "GRANT CREATE"},
 	} {
 		if got := postgres.StatementError(&c.err); got.Class != c.class ||

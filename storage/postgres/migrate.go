@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
@@ -81,7 +82,9 @@ func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) err
 	conn, err := db.Conn(ctx)
 	if err == nil {
 		conn.Close()
-		err = f(c, db)
+		if err = f(c, db); err != nil {
+			err = c.hidden(ctx, db, err)
+		}
 	}
 	var version *migrations.VersionError
 	if errors.As(err, &version) {
@@ -92,3 +95,27 @@ func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) err
 	}
 	return nil
 }
+
+// hidden says of an error that there are no tables, or is no schema for them, whether the role may
+// not look into the schema that has them. It returns every other error as it is.
+func (c *config) hidden(ctx context.Context, db *sql.DB, err error) error {
+	var version *migrations.VersionError
+	var server *pgconn.PgError
+	if !(errors.As(err, &version) && version.Have == 0) &&
+		!(errors.As(err, &server) && server.Code == "3F000") {
+		return err
+	}
+	var schema string
+	if db.QueryRowContext(ctx, sqlHidden).Scan(&schema) != nil || schema == "" {
+		return err
+	}
+	return contract.Errorf(contract.Denied, "the role %q may not use the schema that holds the tables: "+
+		"grant it USAGE ON SCHEMA %s, or correct search_path in the database URL",
+		c.pool.ConnConfig.User, schema)
+}
+
+// sqlHidden names a schema with tables of ours that the role may not use, ” if there is none.
+const sqlHidden = `
+SELECT coalesce(min(quote_ident(n.nspname)), '')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = '` + migrations.VersionTable + `' AND NOT has_schema_privilege(n.oid, 'USAGE')`

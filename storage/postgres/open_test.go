@@ -79,6 +79,11 @@ func TestOpenErrors(t *testing.T) {
 		openError(t, as(t, database, "nobody_of_this_name", secret), contract.Denied,
 			"refuses the login", "nobody_of_this_name")
 	})
+	t.Run("role that may not log in", func(t *testing.T) {
+		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s NOLOGIN`, user))
+		openError(t, withUser, contract.Denied, "refuses the login", user, "may log in", "28000")
+		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s LOGIN`, user))
+	})
 	t.Run("missing database", func(t *testing.T) {
 		openError(t, elsewhere("", "/no_such_database"), contract.Denied,
 			`no database "no_such_database"`, "create it")
@@ -103,6 +108,16 @@ func TestOpenErrors(t *testing.T) {
 			fmt.Sprintf(`GRANT INSERT ON rowkeeper_log TO %s`, user))
 		openError(t, withUser, contract.Denied, user, "grant it", "DELETE ON rowkeeper_log",
 			"UPDATE ON rowkeeper_store")
+	})
+	t.Run("schema that may not be used", func(t *testing.T) {
+		exec(t, admin, `REVOKE USAGE ON SCHEMA public FROM PUBLIC`)
+		openError(t, withUser, contract.Denied, user, "USAGE ON SCHEMA public")
+		opts := options(t)
+		if _, err := postgres.Driver.Migrate(t.Context(), withUser, opts); err == nil ||
+			!strings.Contains(err.Error(), "USAGE ON SCHEMA public") {
+			t.Errorf("a migration: %v", err)
+		}
+		exec(t, admin, `GRANT USAGE ON SCHEMA public TO PUBLIC`)
 	})
 	t.Run("too many connections", func(t *testing.T) {
 		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s CONNECTION LIMIT 0`, user))

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -93,10 +95,14 @@ const (
 	// namespaceWorkers is how many namespaces are emptied at a time. They wait for the database,
 	// and for webhooks that convert.
 	namespaceWorkers = 10
+	// contentsAtOnce is how many resources of a namespace are emptied at a time. A definition's
+	// webhook may convert the objects of many resources.
+	contentsAtOnce = 16
 	// contentPage is how many objects are listed at a time.
 	contentPage = 500
 	// listWithin is how long a list may take. One that takes longer waits for a webhook that
-	// converts, and others are not to wait for it.
+	// converts, and others are not to wait for it. A deletion that takes longer and fails has
+	// waited for a webhook of admission, and the deletions after it would wait as long.
 	listWithin = 3 * time.Second
 )
 
@@ -167,12 +173,18 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 	if err != nil {
 		return false, err
 	}
-	for _, r := range resources {
-		// A webhook that does not convert keeps a resource from being listed, in every namespace.
-		if c.defined(r.Group) && !slices.Contains(stored, r.GroupResource()) {
-			continue
-		}
-		left, err := c.deleteAll(ctx, r, n)
+	// A webhook that does not convert keeps a resource from being listed, in every namespace.
+	resources = slices.DeleteFunc(resources, func(r schema.GroupVersionResource) bool {
+		return c.defined(r.Group) && !slices.Contains(stored, r.GroupResource())
+	})
+	// Events come last, since deletions may cause some.
+	last := slices.IndexFunc(resources, isEvents)
+	if last < 0 {
+		last = len(resources)
+	}
+	contents := append(c.empty(ctx, resources[:last], n), c.empty(ctx, resources[last:], n)...)
+	for i, r := range resources {
+		left, err := contents[i].left, contents[i].err
 		if errors.Is(err, errLetGo) {
 			return true, nil
 		}
@@ -251,10 +263,10 @@ func (c *NamespaceController) resources(
 	for r := range set {
 		resources = append(resources, r)
 	}
-	// In a constant order, and Events last, since deletions may cause some.
+	// In a constant order, with the Events at the end.
 	slices.SortFunc(resources, func(a, b schema.GroupVersionResource) int {
-		if isEvent := a.Resource == "events"; isEvent != (b.Resource == "events") {
-			if isEvent {
+		if isEvents(a) != isEvents(b) {
+			if isEvents(a) {
 				return 1
 			}
 			return -1
@@ -263,6 +275,33 @@ func (c *NamespaceController) resources(
 	})
 	return resources, err
 }
+
+func isEvents(r schema.GroupVersionResource) bool { return r.Resource == "events" }
+
+// emptied is what has become of a namespace's objects of a resource.
+type emptied struct {
+	left int
+	err  error
+}
+
+// empty deletes a namespace's objects of several resources. One that hangs holds up no other.
+func (c *NamespaceController) empty(ctx context.Context, resources []schema.GroupVersionResource,
+	n *corev1.Namespace) []emptied {
+	contents := make([]emptied, len(resources))
+	var group errgroup.Group
+	group.SetLimit(contentsAtOnce)
+	for i, r := range resources {
+		group.Go(func() error {
+			contents[i].left, contents[i].err = c.deleteAll(ctx, r, n)
+			return nil
+		})
+	}
+	_ = group.Wait() // each has an error of its own
+	return contents
+}
+
+// errSlow says that a deletion has failed after it had waited for long.
+var errSlow = errors.New("others are tried later")
 
 // errLetGo says that another replica has deleted the namespace.
 var errLetGo = errors.New("the namespace is not the one that is deleted any more")
@@ -284,12 +323,13 @@ func (c *NamespaceController) deleteAll(ctx context.Context, r schema.GroupVersi
 		if len(list.Items) == 0 {
 			break
 		}
-		if err := c.deletePage(ctx, objects, list.Items, n); errors.Is(err, errLetGo) {
+		err = c.deletePage(ctx, objects, list.Items, n)
+		if errors.Is(err, errLetGo) {
 			return 0, err
 		} else if err != nil {
 			failed = append(failed, err)
 		}
-		if from = list.Continue; from == "" {
+		if from = list.Continue; from == "" || errors.Is(err, errSlow) {
 			break
 		}
 	}
@@ -315,33 +355,52 @@ func listPage(ctx context.Context, objects metadata.ResourceInterface,
 	return list, err
 }
 
+// lookEvery is how old the last look at a namespace may be when an object in it is deleted.
+const lookEvery = 50 * time.Millisecond
+
 // deletePage deletes objects that were listed. Beside a restore, which brings back objects with
 // their UIDs, what remains is the moment after the namespace was read: if the restore brings back
-// both within it, the objects of this page are deleted. Whoever wants to exclude that stops the
-// servers first.
+// both, what is deleted within lookEvery is lost. Whoever wants to exclude that stops the servers
+// first.
 func (c *NamespaceController) deletePage(ctx context.Context, objects metadata.ResourceInterface,
 	listed []metav1.PartialObjectMetadata, n *corev1.Namespace) error {
-	// The namespace is looked at after the list: if it is the same then, all that was listed is in
-	// it.
+	background := metav1.DeletePropagationBackground
+	var failed []error
+	var looked time.Time
+	// In any order, so that the next attempt begins with others than those that hang.
+	for _, i := range rand.Perm(len(listed)) {
+		// The namespace is looked at after the list: if it is the same then, all that was listed is
+		// in it.
+		if began := time.Now(); began.Sub(looked) > lookEvery {
+			if err := c.stillDeleted(ctx, n); err != nil {
+				return err
+			}
+			looked = began
+		}
+		o := metav1.DeleteOptions{PropagationPolicy: &background,
+			Preconditions: &metav1.Preconditions{UID: &listed[i].UID}}
+		began := time.Now()
+		err := objects.Delete(ctx, listed[i].Name, o)
+		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			continue
+		}
+		failed = append(failed, fmt.Errorf("%s: %w", listed[i].Name, err))
+		if time.Since(began) > listWithin {
+			failed = append(failed, errSlow)
+			break
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// stillDeleted returns errLetGo if a namespace is not the one that is deleted any more.
+func (c *NamespaceController) stillDeleted(ctx context.Context, n *corev1.Namespace) error {
 	now, err := c.client.CoreV1().Namespaces().Get(ctx, n.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) ||
 		err == nil && (now.UID != n.UID || now.DeletionTimestamp == nil) {
 		return errLetGo
 	}
-	if err != nil {
-		return err
-	}
-	background := metav1.DeletePropagationBackground
-	var failed []error
-	for i := range listed {
-		o := metav1.DeleteOptions{PropagationPolicy: &background,
-			Preconditions: &metav1.Preconditions{UID: &listed[i].UID}}
-		if err := objects.Delete(ctx, listed[i].Name, o); err != nil &&
-			!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			failed = append(failed, fmt.Errorf("%s: %w", listed[i].Name, err))
-		}
-	}
-	return errors.Join(failed...)
+	return err
 }
 
 // contentProblems are why a namespace is not empty.

@@ -77,6 +77,9 @@ var ErrDropped = Errorf(Invalid, "the store was dropped and holds nothing any mo
 // ErrStartingUp is for a server that takes no connections yet, since it starts up or recovers.
 var ErrStartingUp = errors.New("the database server is starting up")
 
+// ErrPrivilege is for a statement that the server has refused to the user of the session.
+var ErrPrivilege = errors.New("a privilege is missing")
+
 // ErrAnotherStore is for a store in the place of the one that was opened: that one was dropped and
 // created again, or its tables were replaced.
 var ErrAnotherStore = errors.New("another store")

@@ -23,7 +23,7 @@ import (
 //     store that has gone over to another server is never led back by a connection that was made
 //     before, and a store that has not gone over is not led there by one that another store uses.
 //   - After [Gate.Reconnect] it uses only connections that are begun from then on, and after
-//     [Address.ReadOnly] no store uses others.
+//     [Address.Leave] no store uses others.
 //
 // A poll of several stores (see polls.go of the engine) takes a connection that none of them finds
 // too old. Each store whose gate asks for its row finds that in the same answer, and uses the
@@ -90,10 +90,11 @@ func (a *Address) Begin() int64 { return a.begun.Add(1) }
 // Begun is the number of the connection that was begun last.
 func (a *Address) Begun() int64 { return a.begun.Load() }
 
-// ReadOnly is told when a server has answered that it is read-only: it was demoted, perhaps, and
-// the address leads to another one by now. So the connections that were begun before are not used
-// again. That happens once a second at most, for a server that stays read-only.
-func (a *Address) ReadOnly(now time.Time) {
+// Leave is told when a server has answered that it is read-only: it was demoted, perhaps, and the
+// address leads to another one by now. It is also told of [ErrPrivilege]: the user was replaced,
+// perhaps, and new connections log in as another one. So the connections that were begun before are
+// not used again. That happens once a second at most, if the answer stays the same.
+func (a *Address) Leave(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now.Sub(a.left) > time.Second {

@@ -176,15 +176,15 @@ func TestReadOnlyServer(t *testing.T) {
 	}
 	judge("before", number, Pass)
 	now := time.Unix(1_700_000_000, 0)
-	a.ReadOnly(now)
+	a.Leave(now)
 	judge("what was begun before", number, Stale)
 	if p, err := stores[0].Enter(here, number, "", Durability{}); p != Stale || err != nil {
 		t.Errorf("what was asked meanwhile: %d, %v", p, err)
 	}
 	newer := a.Begin()
 	judge("what is begun after it", newer, Ask)
-	a.ReadOnly(now.Add(time.Second))
+	a.Leave(now.Add(time.Second))
 	judge("within a second", newer, Ask)
-	a.ReadOnly(now.Add(time.Second + 1))
+	a.Leave(now.Add(time.Second + 1))
 	judge("after a second", newer, Stale)
 }

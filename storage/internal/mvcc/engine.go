@@ -254,7 +254,7 @@ func (s *Engine) begin(ctx context.Context, again bool) error {
 		return err
 	}
 	if !st.Writable {
-		return contract.Errorf(contract.ReadOnly, "the database is read-only (a standby, or not promoted yet): "+
+		return contract.Errorf(contract.ReadOnly, "the database is read-only (a standby, not promoted yet, or set so): "+
 			"point the server to the primary")
 	}
 	id, settled := s.opened()

@@ -118,7 +118,8 @@ func (s *Engine) measure(ctx context.Context, m *measured) error {
 			usage, st, err = s.b.Usage(ctx)
 			return st, err
 		})
-		m.at, m.usage, m.history = st.Head, usage, nil
+		// The history may be another one, with other leases.
+		m.at, m.usage, m.history, m.counted = st.Head, usage, nil, false
 		if err == nil && q.Bytes > 0 {
 			m.history = s.keptHistory(ctx, st)
 		}

@@ -326,5 +326,24 @@ func TestQuotaOfLeases(t *testing.T) {
 		}
 		until("", create)
 		until("", grant)
+
+		// A restore brings leases that this process has not granted.
+		in := &contract.Import{Store: "elsewhere", Head: 2, Replace: true,
+			Records: func(func(*contract.Record) error) error { return nil }}
+		for l := range contract.Lease(40) {
+			in.Leases = append(in.Leases, contract.LeaseRow{Lease: l + 1, TTL: 3600,
+				Expiry: time.Now().Add(time.Hour).UnixMicro()})
+		}
+		if _, err := open(t, db, mvcc.Config{}).Import(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		end = time.Now().Add(30 * time.Second)
+		until("objects", func() error {
+			r, err := s.Commit(t.Context(), contract.Mutation{Key: "/y", Value: []byte("v")})
+			if err == nil {
+				_, err = s.Commit(t.Context(), contract.Mutation{Key: "/y", Expect: r, Delete: true})
+			}
+			return err
+		})
 	})
 }

@@ -2,6 +2,7 @@ package sqlkit
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -61,15 +62,21 @@ func (m *Member[L]) Reconnect() { m.gate.Reconnect() }
 // Fenced says that the store was fenced over the link of a number, and goes on at its place.
 func (m *Member[L]) Fenced(p contract.Place, number int64) { m.gate.Fenced(p.Fingerprint, number) }
 
-// Heard passes an error on, and notes a server that says it is read-only.
+// Heard passes an error on, and notes what says that the connections are of no use any more.
 func (m *Member[L]) Heard(err error) error {
-	if err != nil && contract.ClassOf(err) == contract.ReadOnly {
-		m.readOnly()
+	if useless(err) {
+		m.leave()
 	}
 	return err
 }
 
-func (m *Member[L]) readOnly() { m.gate.Address.ReadOnly(time.Now()) }
+// useless tells whether a server's answer says that other connections may be of more use.
+func useless(err error) bool {
+	return err != nil && (contract.ClassOf(err) == contract.ReadOnly ||
+		errors.Is(err, contract.ErrPrivilege))
+}
+
+func (m *Member[L]) leave() { m.gate.Address.Leave(time.Now()) }
 
 // Take takes a link of a pool on which the store may run; see [contract.Gate]. Its errors are those
 // of the pool, of the link, and of the gate.
@@ -204,7 +211,7 @@ func (m *Member[L]) polled(c Cursor, place contract.Place, number int64, p *cont
 		return
 	}
 	if !p.State.Writable {
-		m.readOnly()
+		m.leave()
 	}
 	p.Quota, p.Due = contract.Quota{Objects: c.Int(3), Bytes: c.Int(4)}, contract.Never
 	if expiry := c.Int(5); expiry != math.MaxInt64 {

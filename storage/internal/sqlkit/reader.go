@@ -16,8 +16,8 @@ import (
 type Reader struct {
 	db    Runner
 	lists *line
-	// member, if the store is one, hears of a server that is read-only.
-	member interface{ readOnly() }
+	// member, if the store is one, hears of a server that is read-only, or refuses the user.
+	member interface{ leave() }
 
 	state, tail, get, getKeys, page, pageKeys, replaced, values Read
 	count, countUpTo, expired, firstAt, sweep, size             Read
@@ -28,7 +28,7 @@ type Reader struct {
 
 // NewReader makes a Reader.
 func NewReader(db Runner, s *Statements, lists *Lists) *Reader {
-	member, _ := db.(interface{ readOnly() })
+	member, _ := db.(interface{ leave() })
 	return &Reader{
 		member:   member,
 		db:       db,
@@ -102,9 +102,8 @@ func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error,
 		}
 		return res.err == nil
 	}, args...)
-	if r.member != nil && (err != nil && contract.ClassOf(err) == contract.ReadOnly ||
-		res.found && !res.state.Writable) {
-		r.member.readOnly()
+	if r.member != nil && (useless(err) || res.found && !res.state.Writable) {
+		r.member.leave()
 	}
 	switch {
 	case err != nil:
