@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
 )
 
 // definitionGuard lets no object survive the deletion of its definition.
@@ -107,6 +108,16 @@ func (g *definitionGuard) check(ctx context.Context, resource schema.GroupResour
 		return beingDeleted(resource, object)
 	}
 	return nil
+}
+
+// untold is what a client is told of an error of the database. The error may name the database's
+// address, which is for the log alone.
+func untold(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	klog.FromContext(ctx).Info("A definition cannot be looked up", "reason", err)
+	return apierrors.NewServiceUnavailable("the database is not available. The server's log says more.")
 }
 
 // beingDeleted refuses a creation as upstream does.

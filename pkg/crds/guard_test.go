@@ -264,3 +264,14 @@ func TestDefinitionGuard(t *testing.T) {
 		})
 	}
 }
+
+// TestUntold: a client is not told where the database is, and no error stays none.
+func TestUntold(t *testing.T) {
+	err := untold(t.Context(), errors.New("nothing answers at db.example.com:5432"))
+	if !apierrors.IsServiceUnavailable(err) || strings.Contains(err.Error(), "db.example.com") {
+		t.Errorf("the client is told %v", err)
+	}
+	if err := untold(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+}
