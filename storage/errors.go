@@ -45,7 +45,8 @@ func apiError(ctx context.Context, resource schema.GroupResource, err error) err
 	case err == nil:
 		return nil
 	case errors.Is(err, contract.ErrUnknownOutcome):
-		return apierrors.NewTimeoutError(contract.ErrUnknownOutcome.Error(), 0) // without the cause
+		// Without the cause, which may say where the database is.
+		return apierrors.NewTimeoutError(contract.ErrUnknownOutcome.Error(), 0)
 	case ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded):
 		return apierrors.NewTimeoutError("the database did not answer within the request's time, "+
 			"and nothing was written", retryAfterSeconds)
@@ -92,22 +93,23 @@ func databaseError(resource schema.GroupResource, err *contract.Error) error {
 	case contract.Data: // it is about the object
 		return apistorage.NewInternalError(err)
 	case contract.Invalid:
-		return apistorage.NewInternalError(errInvalid)
+		return apistorage.NewInternalError(errors.New("the database is not as this server needs it. " +
+			logSaysMore))
 	case contract.Full:
 		return statusError(resource, http.StatusInsufficientStorage, "InsufficientStorage",
-			"the database has no room left, and nothing was written: "+err.Error(), 0)
+			"the database has no room left, and nothing was written. "+logSaysMore, 0)
 	default:
 		return statusError(resource, http.StatusServiceUnavailable,
 			metav1.StatusReasonServiceUnavailable, "the database is not available: "+
-				unavailable(err.Class)+". The server's log says why.", retryAfterSeconds)
+				unavailable(err.Class)+". "+logSaysMore, retryAfterSeconds)
 	}
 }
 
-// errInvalid is what clients are told of a database that a person has to mend.
-var errInvalid = errors.New("the database is not as this server needs it: the server's log says why")
+// logSaysMore is what clients are told in place of an error that may name the database's address or
+// path, or who logs in there. These are for the server's log alone.
+const logSaysMore = "The server's log says more."
 
-// unavailable says what clients are told of a database that cannot be used. Its address, and who
-// logs in there, are for the server's log alone.
+// unavailable says what clients are told of a database that cannot be used.
 func unavailable(c contract.Class) string {
 	switch c {
 	case contract.Denied:

@@ -29,7 +29,8 @@ type Size = contract.Size
 // means its default.
 type Config struct {
 	// URL names the database, such as sqlite:///var/lib/rowkeeper/state.db, memory:,
-	// postgres://user@host/database or mysql://user@host:3306/database.
+	// postgres://user@host/database?sslmode=verify-full or
+	// mysql://user@host:3306/database?tls=true.
 	URL string
 	// URLNow, if not nil, returns the URL as it is now, such as the content of a file. It is called
 	// for every new connection to a server, which logs in with the user and the password that it

@@ -195,7 +195,8 @@ func (s *Store) cached(config *storagebackend.ConfigForResource, resourcePrefix 
 	if err != nil {
 		return nil, nil, err
 	}
-	fed := feed.New(resource)
+	sharer, _ := config.Codec.(feed.Sharer) // few resources have one
+	fed := feed.New(resource, sharer)
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage:             fed,
 		Versioner:           resource.Versioner(),

@@ -13,7 +13,7 @@ import (
 
 // TestChart installs the chart with one replica on SQLite, uses it a little, upgrades the release,
 // and removes it. The volume stays, since the objects are in it. The server makes its serving
-// certificate by itself, also another one when the Secret is gone.
+// certificate by itself, also another one when the Secret is empty again.
 func TestChart(t *testing.T) {
 	dir := t.TempDir()
 	values := []string{"--namespace", namespace, "--set", "sqlite.enabled=true"}
@@ -30,14 +30,18 @@ func TestChart(t *testing.T) {
 	waitForReplicas(t, 1)
 	t.Run("VerbsV1", testVerbs(pipelinesV1, pipeline))
 
-	kubectl(t, "delete", "-n", namespace, "secret/rowkeeper-certificate")
+	kubectl(t, "patch", "-n", namespace, "secret/rowkeeper-certificate", "--type", "merge", "-p",
+		`{"data":null}`)
 
 	ns := newNamespace(t)
 	kept := create(t, ns, pipeline("kept"))
 	helm(t, append([]string{"upgrade", "rowkeeper", changed, "--wait", "--timeout", "3m",
 		"--set", "extraArgs={--v=1}"}, values...)...)
 	i.waitAvailable(t)
-	kubectl(t, "get", "-n", namespace, "secret/rowkeeper-certificate")
+	if data := kubectl(t, "get", "-n", namespace, "secret/rowkeeper-certificate", "-o",
+		"jsonpath={.data}"); !strings.Contains(data, "tls.crt") {
+		t.Errorf("after the upgrade the certificate's Secret has %q", data)
+	}
 	if args := kubectl(t, "get", "-n", namespace, "deployment/rowkeeper", "-o",
 		"jsonpath={.spec.template.spec.containers[0].args}"); !strings.Contains(args, "--v=1") {
 		t.Errorf("after the upgrade the server has the arguments %s", args)

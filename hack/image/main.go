@@ -6,7 +6,8 @@
 // the program, and two directories that it may write to. The names of the programs' directories say
 // their platforms. It writes an OCI image layout for all platforms, OUT/oci, which "crane push" and
 // "skopeo copy" put into a registry, and for each platform a file for "docker load",
-// OUT/rowkeeper-OS-ARCHITECTURE.tar. The same programs make the same image.
+// OUT/rowkeeper-OS-ARCHITECTURE.tar. OUT/digest is what the registry will know the image by. The
+// same programs make the same image.
 package main
 
 import (
@@ -113,8 +114,15 @@ func run(out, repository, version, revision, created string, programs []string) 
 	if err != nil {
 		return err
 	}
-	return root.AppendIndex(index,
-		layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag.TagStr()}))
+	if err := root.AppendIndex(index, layout.WithAnnotations(map[string]string{
+		"org.opencontainers.image.ref.name": tag.TagStr()})); err != nil {
+		return err
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(out, "digest"), []byte(digest.String()+"\n"), 0o644)
 }
 
 func newImage(program string, platform v1.Platform, labels map[string]string,

@@ -75,6 +75,14 @@ func TestRegistry(t *testing.T) {
 	if err := remote.WriteIndex(tag, index(t, dir)); err != nil {
 		t.Fatal(err)
 	}
+	pushed, err := remote.Head(tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if digest, err := os.ReadFile(filepath.Join(dir, "digest")); err != nil ||
+		string(digest) != pushed.Digest.String()+"\n" {
+		t.Errorf("the digest is said to be %s, %v, and is %s", digest, err, pushed.Digest)
+	}
 	for _, arch := range []string{"amd64", "arm64"} {
 		pulled, err := remote.Image(tag,
 			remote.WithPlatform(v1.Platform{OS: "linux", Architecture: arch}))

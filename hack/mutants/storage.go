@@ -134,7 +134,8 @@ var storage = []mutant{
 	// Errors: what clients repeat by themselves.
 	{breaks: "errors", what: "an unknown outcome is repeated", file: "storage/errors.go",
 		old: "return apierrors.NewTimeoutError(contract.ErrUnknownOutcome.Error(), 0)",
-		new: "return apierrors.NewTimeoutError(contract.ErrUnknownOutcome.Error(), retryAfterSeconds)", in: "storage"},
+		new: "return apierrors.NewTimeoutError(contract.ErrUnknownOutcome.Error(), retryAfterSeconds)",
+		in:  "storage"},
 	{breaks: "errors", what: "a compacted watch is an internal error", file: "storage/watch.go",
 		old: "errors.Is(err, contract.ErrCompacted)", new: "errors.Is(err, contract.ErrClosed)",
 		in: "storage"},

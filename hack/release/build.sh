@@ -19,6 +19,8 @@ pack() {
 }
 
 VERSION=$version hack/image/build.sh
+# The manifests name the image by its digest, since a tag can be moved.
+tag=${version//+/-}@$(cat bin/image/digest)
 pack "rowkeeper_${version}_image.tar.gz" bin/image/oci
 
 platforms=(linux/amd64 linux/arm64)
@@ -46,15 +48,20 @@ sed -i 's|- \.\./\.\./components/certs\b.*|- ../../components/own-certificate|' 
 cat >>"$overlay/kustomization.yaml" <<EOF
 images:
 - name: ghcr.io/rowkeeper/rowkeeper
-  newTag: ${version//+/-}
+  newTag: ${tag%@*}
+  digest: ${tag#*@}
 EOF
 go run -C hack/tools/kubectl . kustomize "$overlay" >"$out/install.yaml"
+grep -q "image: ghcr.io/rowkeeper/rowkeeper:$tag\$" "$out/install.yaml"
 
 # A chart's version has no v.
 go build -C hack/tools/helm -o "$work/helm" helm.sh/helm/v4/cmd/helm
 chart=${version#v}
 [[ $chart =~ ^[0-9]+\.[0-9]+\.[0-9]+ ]] || chart=0.0.0+$chart
-"$work/helm" package deploy/chart --version "$chart" --app-version "${version//+/-}" --destination $out
+cp -rL deploy/chart "$work/chart"
+sed -i "s|^  tag: \"\"\$|  tag: $tag|" "$work/chart/values.yaml"
+grep -q "tag: $tag\$" "$work/chart/values.yaml"
+"$work/helm" package "$work/chart" --version "$chart" --app-version "${version//+/-}" --destination $out
 
 (cd $out && sha256sum -- * >SHA256SUMS)
 ls -l $out

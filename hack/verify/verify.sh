@@ -3,7 +3,8 @@
 #
 # Checks, without changing a file, that all code is formatted and comments have at most 100 columns,
 # that the modules are tidy, that the main module has no replace directive and requires no tools, that
-# the library exports what hack/verify/api/api.txt says, and that generated code is up to date.
+# workflows name actions by commit, that the library exports what hack/verify/api/api.txt says, and
+# that generated code is up to date.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -29,6 +30,10 @@ if go mod edit -json | grep -q '"Replace": \['; then fail "go.mod has a replace 
 for module in k8s.io/kubernetes sigs.k8s.io/controller-runtime k8s.io/sample-apiserver github.com/golangci/golangci-lint/v2 github.com/testcontainers/testcontainers-go github.com/moby/moby/client; do
 	if go mod edit -json | grep -q "\"Path\": \"$module\""; then fail "go.mod requires $module, which belongs into a module of its own"; fi
 done
+
+# A tag can be moved, and would bring another action.
+loose=$(grep -rn 'uses: ' .github cmd/rowkeeper/app/scaffold/templates | grep -vE '@[0-9a-f]{40}( |$)')
+[ -z "$loose" ] || fail "actions that are not named by commit: $loose"
 
 go run ./hack/verify/api || fail "the exported API is not what hack/verify/api/api.txt says"
 

@@ -86,6 +86,8 @@ type Extension struct {
 	informers informers.SharedInformerFactory
 	plugin    *plugin
 	guard     *namespaceGuard
+	// known is what the server knows of a definition, which may be old.
+	known func(name string) (*apiextensionsv1.CustomResourceDefinition, error)
 }
 
 // Prepare changes a configuration before a server is made from it. Who uses the server, what it is
@@ -275,7 +277,8 @@ func (e *Extension) watchOver(guard *definitionGuard,
 	if err != nil {
 		return fmt.Errorf("cannot make a client for the server itself: %w", err)
 	}
-	guard.known = definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Lister().Get
+	e.known = definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Lister().Get
+	guard.known = e.known
 	directory := e.options.Storage.Prefix + "/" +
 		prefixOf(apiextensions.Resource("customresourcedefinitions")) + "/"
 	guard.revision = func(ctx context.Context, name string) (int64, error) {

@@ -3,6 +3,7 @@ package crds
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -21,8 +22,18 @@ import (
 
 // shown changes what upstream's handlers and controllers see of a definition. Nothing is changed in
 // the database, where the admission plugin keeps it out of.
+//
+// What a definition defines is in memory once: upstream's handler keeps it as it was when it began
+// to serve the definition, while the informer has the newest version, of which often the status
+// alone is new.
 func (e *Extension) shown(obj any) (any, error) {
 	definition, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
+	if ok {
+		if old, err := e.known(definition.Name); err == nil &&
+			reflect.DeepEqual(old.Spec, definition.Spec) {
+			definition.Spec = old.Spec
+		}
+	}
 	switch {
 	case !ok:
 	case e.plugin.owns(definition.Spec.Group):

@@ -1,6 +1,8 @@
 package crds
 
 import (
+	"maps"
+	"reflect"
 	"slices"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -51,10 +53,36 @@ func newFactory(prefix, mediaType string, scheme *runtime.Scheme,
 
 func (e builtinEncodings) NewConfig(resource schema.GroupResource,
 	example runtime.Object) (*storagebackend.ConfigForResource, error) {
-	if resource.Group == apiextensions.GroupName {
-		return e.definitions.NewConfig(resource, example)
+	if resource.Group != apiextensions.GroupName {
+		return e.core.NewConfig(resource, example)
 	}
-	return e.core.NewConfig(resource, example)
+	config, err := e.definitions.NewConfig(resource, example)
+	if err != nil {
+		return nil, err
+	}
+	config.Codec = definitionCodec{config.Codec}
+	return config, nil
+}
+
+// definitionCodec has the watch cache hold what a definition defines once. It remembers the writes
+// of some minutes, and each definition is written three times or four until it is established. A
+// large one has megabytes when it is decoded, and only its status changes.
+type definitionCodec struct{ runtime.Codec }
+
+// Share implements feed.Sharer.
+func (definitionCodec) Share(previous, next runtime.Object) {
+	old, ok := previous.(*apiextensions.CustomResourceDefinition)
+	definition, both := next.(*apiextensions.CustomResourceDefinition)
+	if !ok || !both {
+		return
+	}
+	if reflect.DeepEqual(old.Spec, definition.Spec) {
+		definition.Spec = old.Spec
+	}
+	// kubectl keeps the whole definition once more in an annotation.
+	if maps.Equal(old.Annotations, definition.Annotations) {
+		definition.Annotations = old.Annotations
+	}
 }
 
 func (e builtinEncodings) ResourcePrefix(resource schema.GroupResource) string {

@@ -89,7 +89,8 @@ type Options struct {
 
 // Database names a database.
 type Database struct {
-	// URL is that of an existing database, such as postgres://user@host/database, with its driver.
+	// URL is that of an existing database, such as
+	// postgres://user@host/database?sslmode=verify-full, with its driver.
 	URL    string
 	Driver storage.Driver
 }

@@ -16,4 +16,4 @@ func (opener) Name() string { return "mysql" }
 func (opener) Schemes() []string { return schemes }
 
 // Examples implements [contract.Driver].
-func (opener) Examples() []string { return []string{"mysql://user@host:3306/database"} }
+func (opener) Examples() []string { return []string{"mysql://user@host:3306/database?tls=true"} }

@@ -59,11 +59,11 @@ func parseURL(text string) (*config, error) {
 	if err != nil {
 		// The error of url.Parse quotes the URL.
 		return nil, errors.New(
-			"the database URL is malformed; write mysql://user@host:3306/database, with special characters in the user name and the password as %XX")
+			"the database URL is malformed; write mysql://user@host:3306/database?tls=true, with special characters in the user name and the password as %XX")
 	}
 	if !slices.Contains(schemes, u.Scheme) || u.Opaque != "" {
 		return nil,
-			errors.New("the database URL is not of the form mysql://user@host:3306/database")
+			errors.New("the database URL is not of the form mysql://user@host:3306/database?tls=true")
 	}
 	c := &config{
 		user:           u.User.Username(),
@@ -78,10 +78,10 @@ func parseURL(text string) (*config, error) {
 	switch {
 	case c.user == "":
 		return nil,
-			errors.New("the database URL names no user: write mysql://user@host:3306/database")
+			errors.New("the database URL names no user: write mysql://user@host:3306/database?tls=true")
 	case c.database == "":
 		return nil,
-			errors.New("the database URL names no database: write mysql://user@host:3306/database")
+			errors.New("the database URL names no database: write mysql://user@host:3306/database?tls=true")
 	case strings.ContainsAny(u.EscapedPath(), "@") || strings.Contains(c.database, "/"):
 		// If the password has a slash in it, it is here.
 		return nil, errors.New("the database URL has more than the name of a database after the " +
@@ -169,7 +169,7 @@ func (c *config) setAddress(u *url.URL, socket string) error {
 	host, port := u.Hostname(), u.Port()
 	if host == "" {
 		return errors.New(
-			"the database URL names no host; write mysql://user@host:3306/database, or mysql://user@/database?socket=/run/mysqld/mysqld.sock")
+			"the database URL names no host; write mysql://user@host:3306/database?tls=true, or mysql://user@/database?socket=/run/mysqld/mysqld.sock")
 	}
 	if strings.Contains(host, ",") {
 		return errors.New("the database URL names several hosts; name one, or a proxy or an " +

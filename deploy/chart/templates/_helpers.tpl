@@ -14,6 +14,35 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "-" }}
 app.kubernetes.io/name: {{ include "rowkeeper.name" . }}
 {{- end -}}
 
+{{/* backup are the labels of the pods that write backups. */}}
+{{- define "rowkeeper.backup" -}}
+app.kubernetes.io/instance: {{ include "rowkeeper.name" . }}
+app.kubernetes.io/component: backup
+{{- end -}}
+
+{{/* toDNS and toDatabase are rules of network policies. */}}
+{{- define "rowkeeper.toDNS" -}}
+- to:
+  - namespaceSelector:
+      matchLabels:
+        kubernetes.io/metadata.name: kube-system
+  ports:
+  - {port: 53, protocol: UDP}
+  - {port: 53, protocol: TCP}
+{{- end -}}
+
+{{- define "rowkeeper.toDatabase" -}}
+- ports:
+  - port: {{ .Values.database.port }}
+  {{- with .Values.networkPolicy.database }}
+  to:
+  {{- range . }}
+  - ipBlock:
+      cidr: {{ . | quote }}
+  {{- end }}
+  {{- end }}
+{{- end -}}
+
 {{- define "rowkeeper.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}

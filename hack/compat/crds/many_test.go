@@ -3,8 +3,11 @@ package crds
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"runtime/pprof"
 	"testing"
 	"time"
 
@@ -38,6 +41,48 @@ func many(t testing.TB, n int) []*apiextensionsv1.CustomResourceDefinition {
 		all[i] = d
 	}
 	return all
+}
+
+// BenchmarkReal creates eight copies of each project's definitions, one after the other, as kubectl
+// does, and prints the live heap when all are established, and after a restart. Of the former it
+// writes a profile into the file that ROWKEEPER_HEAP_PROFILE names.
+func BenchmarkReal(b *testing.B) {
+	var all []*apiextensionsv1.CustomResourceDefinition
+	for module := range projects {
+		for _, d := range definitions(b, module) {
+			for i := range 8 {
+				d := d.DeepCopy()
+				if i > 0 {
+					d.Spec.Group = fmt.Sprintf("copy%d.%s", i, d.Spec.Group)
+				}
+				d.Name = d.Spec.Names.Plural + "." + d.Spec.Group
+				metav1.SetMetaDataAnnotation(&d.ObjectMeta,
+					apiextensionsv1.KubeAPIApprovedAnnotation, "unapproved, a benchmark")
+				all = append(all, d)
+			}
+		}
+	}
+	before := inUse() // the definitions, as the client has them
+	for b.Loop() {
+		dir := b.TempDir()
+		s := crds.Start(b, testkit.Options{Dir: dir})
+		install(b, s.Config, all)
+		b.ReportMetric(inUse()-before, "MiB-established")
+		if file := os.Getenv("ROWKEEPER_HEAP_PROFILE"); file != "" {
+			var profile bytes.Buffer
+			if err := errors.Join(pprof.WriteHeapProfile(&profile),
+				os.WriteFile(file, profile.Bytes(), 0o600)); err != nil {
+				b.Fatal(err)
+			}
+		}
+		s.Stop()
+		s = crds.Start(b, testkit.Options{Dir: dir})
+		established(b, s.Config, len(all))
+		b.ReportMetric(inUse()-before, "MiB-restarted")
+		s.Stop()
+	}
+	b.ReportMetric(float64(len(all)), "definitions")
+	b.ReportMetric(0, "ns/op")
 }
 
 func inUse() float64 {

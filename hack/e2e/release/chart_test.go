@@ -20,7 +20,6 @@ import (
 // other is changed.
 func TestChart(t *testing.T) {
 	const url = "postgres://rowkeeper@db:5432/rowkeeper"
-	const withPassword = url + "?password_file=/etc/rowkeeper/database/password"
 	given := map[string]any{"ca": "authority", "cert": "certificate", "key": "key"}
 	for name, c := range map[string]struct {
 		overlay string
@@ -41,35 +40,24 @@ func TestChart(t *testing.T) {
 		"cert-manager": {"sqlite", []string{"cert-manager"},
 			map[string]any{"certificates": map[string]any{"certManager": true},
 				"sqlite": map[string]any{"enabled": true}}},
-		"prometheus": {"sqlite", []string{"certs", "prometheus"},
+		"prometheus": {"sqlite", []string{"prometheus", "certs"},
 			map[string]any{"certificates": given, "prometheus": true,
 				"sqlite": map[string]any{"enabled": true}}},
+		"prometheus and own certificate": {"sqlite", []string{"prometheus", "own-certificate"},
+			map[string]any{"prometheus": true, "sqlite": map[string]any{"enabled": true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "deploy")
-			if err := os.CopyFS(dir, os.DirFS("../../../deploy")); err != nil {
-				t.Fatal(err)
-			}
-			overlay := filepath.Join(dir, "overlays", c.overlay)
-			for path, content := range map[string]string{
-				filepath.Join(overlay, "database", "url"):            withPassword,
-				filepath.Join(overlay, "database", "password"):       "secret",
-				filepath.Join(dir, "components", "certs", "ca.crt"):  "authority",
-				filepath.Join(dir, "components", "certs", "tls.crt"): "certificate",
-				filepath.Join(dir, "components", "certs", "tls.key"): "key",
-				filepath.Join(overlay, "kustomization.yaml"):         with(t, overlay, c.components),
-				filepath.Join(dir, "values.yaml"):                    text(t, c.values),
-			} {
-				if _, err := os.Stat(filepath.Dir(path)); err != nil {
-					continue // SQLite has no directory database
-				}
-				if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
+			overlay := edited(t, c.overlay, c.components,
+				url+"?password_file=/etc/rowkeeper/database/password")
 			want := objects(t, run(t, "kubectl", "kustomize", overlay))
-			got := objects(t, run(t, "helm", "template", "rowkeeper", filepath.Join(dir, "chart"),
-				"--namespace", "rowkeeper-system", "--values", filepath.Join(dir, "values.yaml")))
+			got := chart(t, c.values)
+			if monitor := want["ServiceMonitor/rowkeeper"]; monitor != nil {
+				endpoint := under(monitor, "spec")["endpoints"].([]any)[0].(map[string]any)
+				secret := under(endpoint, "tlsConfig", "ca", "secret")["name"]
+				if want[fmt.Sprintf("Secret/%v", secret)] == nil {
+					t.Errorf("Prometheus is told the Secret %v, which nobody makes", secret)
+				}
+			}
 			// A chart leaves the namespace to those who install it.
 			delete(want, "Namespace/rowkeeper-system")
 			for _, id := range slices.Sorted(maps.Keys(want)) {
@@ -83,6 +71,146 @@ func TestChart(t *testing.T) {
 				t.Errorf("only the chart makes %s", id)
 			}
 		})
+	}
+}
+
+// edited is a copy of an overlay with these components in place of its own, and with the files that
+// users add.
+func edited(t *testing.T, overlay string, components []string, url string) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "deploy")
+	if err := os.CopyFS(dir, os.DirFS("../../../deploy")); err != nil {
+		t.Fatal(err)
+	}
+	overlay = filepath.Join(dir, "overlays", overlay)
+	for path, content := range map[string]string{
+		filepath.Join(overlay, "database", "url"):            url,
+		filepath.Join(overlay, "database", "password"):       "secret",
+		filepath.Join(dir, "components", "certs", "ca.crt"):  "authority",
+		filepath.Join(dir, "components", "certs", "tls.crt"): "certificate",
+		filepath.Join(dir, "components", "certs", "tls.key"): "key",
+		filepath.Join(overlay, "kustomization.yaml"):         with(t, overlay, components),
+	} {
+		if _, err := os.Stat(filepath.Dir(path)); err != nil {
+			continue // SQLite has no directory database
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return overlay
+}
+
+// chart is what the chart makes of these values.
+func chart(t *testing.T, values map[string]any) map[string]map[string]any {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(text(t, values)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return objects(t, run(t, "helm", "template", "rowkeeper", "../../../deploy/chart",
+		"--namespace", "rowkeeper-system", "--values", file))
+}
+
+// TestPrometheusAfterCertificate: components in the order in which Prometheus would be told a
+// Secret that does not exist are refused.
+func TestPrometheusAfterCertificate(t *testing.T) {
+	out, err := exec.Command(program(t, "kubectl"), "kustomize", edited(t, "sqlite",
+		[]string{"own-certificate", "prometheus"}, "")).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "/spec/template/spec/volumes/0/name") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestChartBackup: the pods that write backups are the server's for nobody, so the Service sends
+// them no requests, and the disruption budget does not count them. They may connect to the database
+// and to nothing else.
+func TestChartBackup(t *testing.T) {
+	got := chart(t, map[string]any{"backup": map[string]any{"enabled": true}, "prometheus": true,
+		"database": map[string]any{"url": "postgres://db/x", "port": 5433}})
+	pod := under(got["CronJob/rowkeeper-backup"], "spec", "jobTemplate", "spec", "template",
+		"metadata", "labels")
+	if len(pod) == 0 {
+		t.Fatal("the pods have no labels")
+	}
+	selects := map[string]bool{}
+	for id, o := range got {
+		kind, _, _ := strings.Cut(id, "/")
+		var selector map[string]any
+		switch kind {
+		case "Service":
+			selector = under(o, "spec", "selector")
+		case "Deployment", "PodDisruptionBudget":
+			selector = under(o, "spec", "selector", "matchLabels")
+		case "NetworkPolicy":
+			selector = under(o, "spec", "podSelector", "matchLabels")
+		default:
+			continue
+		}
+		selects[id] = true
+		for key, value := range selector {
+			selects[id] = selects[id] && pod[key] == value
+		}
+	}
+	want := map[string]bool{"Service/rowkeeper": false, "Deployment/rowkeeper": false,
+		"PodDisruptionBudget/rowkeeper": false, "NetworkPolicy/rowkeeper": false,
+		"NetworkPolicy/rowkeeper-database": false, "NetworkPolicy/rowkeeper-backup": true}
+	if !maps.Equal(selects, want) {
+		t.Errorf("these select the pods: %v, want %v", selects, want)
+	}
+	server := under(got["NetworkPolicy/rowkeeper"], "spec")["egress"].([]any)
+	database := under(got["NetworkPolicy/rowkeeper-database"], "spec")["egress"].([]any)
+	policy := under(got["NetworkPolicy/rowkeeper-backup"], "spec")
+	if !reflect.DeepEqual(policy["egress"], []any{server[0], database[0]}) ||
+		!reflect.DeepEqual(policy["policyTypes"], []any{"Ingress", "Egress"}) ||
+		policy["ingress"] != nil {
+		t.Errorf("the policy of the backup's pods is\n%s", text(t, policy))
+	}
+}
+
+// TestChartNetworkPolicy: kubelets are not reached, and no address but those that the values name.
+func TestChartNetworkPolicy(t *testing.T) {
+	values := map[string]any{"database": map[string]any{"url": "postgres://db/x"}}
+	addresses := func() map[string][]any {
+		to := map[string][]any{}
+		for id, o := range chart(t, values) {
+			if !strings.HasPrefix(id, "NetworkPolicy/") {
+				continue
+			}
+			for _, rule := range under(o, "spec")["egress"].([]any) {
+				for _, port := range rule.(map[string]any)["ports"].([]any) {
+					key := fmt.Sprint(port.(map[string]any)["port"])
+					to[key] = append(to[key], rule.(map[string]any)["to"])
+				}
+			}
+		}
+		return to
+	}
+	everywhere := any(nil)
+	cidr := func(s string) any {
+		return []any{map[string]any{"ipBlock": map[string]any{"cidr": s}}}
+	}
+	pods := any([]any{map[string]any{"namespaceSelector": map[string]any{}}})
+	for _, step := range []struct {
+		values map[string]any
+		want   map[string][]any
+	}{
+		{map[string]any{}, map[string][]any{"443": {everywhere, pods}, "6443": {everywhere}, "8443": {pods},
+			"9443": {pods}, "10250": {pods}, "5432": {everywhere}}},
+		{map[string]any{"apiServer": []any{"10.0.0.1/32"}, "database": []any{"fd00::5/128"},
+			"egress": []any{map[string]any{"to": cidr("10.0.0.9/32"),
+				"ports": []any{map[string]any{"port": 4443}}}}},
+			map[string][]any{"443": {cidr("10.0.0.1/32"), pods}, "6443": {cidr("10.0.0.1/32")},
+				"8443": {pods}, "9443": {pods}, "10250": {pods}, "5432": {cidr("fd00::5/128")},
+				"4443": {cidr("10.0.0.9/32")}}},
+		{map[string]any{"enabled": false}, map[string][]any{}},
+	} {
+		values["networkPolicy"] = step.values
+		got := addresses()
+		delete(got, "53")
+		if !reflect.DeepEqual(got, step.want) {
+			t.Errorf("with %v the server may connect to\n%v, want\n%v", step.values, got, step.want)
+		}
 	}
 }
 
@@ -129,8 +257,7 @@ func TestChartLint(t *testing.T) {
 // TestChartOwnCertificate: by default the server makes its certificate, and may change what it
 // needs for that and no more.
 func TestChartOwnCertificate(t *testing.T) {
-	got := objects(t, run(t, "helm", "template", "rowkeeper", "../../../deploy/chart", "--namespace",
-		"rowkeeper-system", "--set", "sqlite.enabled=true"))
+	got := chart(t, map[string]any{"sqlite": map[string]any{"enabled": true}})
 	deployment := text(t, got["Deployment/rowkeeper"])
 	if !strings.Contains(deployment, "- --service=rowkeeper-system/rowkeeper\n") ||
 		strings.Contains(deployment, "serving") {
@@ -139,26 +266,27 @@ func TestChartOwnCertificate(t *testing.T) {
 	if secret := got["Secret/rowkeeper-serving"]; secret != nil {
 		t.Errorf("the chart makes the Secret\n%s", text(t, secret))
 	}
-	for id, want := range map[string]any{
-		"Role/rowkeeper": []any{
-			map[string]any{"apiGroups": []any{""}, "resources": []any{"secrets"},
-				"verbs": []any{"create"}},
-			map[string]any{"apiGroups": []any{""}, "resources": []any{"secrets"},
-				"resourceNames": []any{"rowkeeper-certificate"}, "verbs": []any{"get", "update"}},
-		},
-		"ClusterRole/rowkeeper": []any{
-			map[string]any{"apiGroups": []any{"apiregistration.k8s.io"},
-				"resources": []any{"apiservices"}, "verbs": []any{"list"}},
-			map[string]any{"apiGroups": []any{"apiregistration.k8s.io"},
-				"resources": []any{"apiservices"}, "resourceNames": []any{"v1.ci.rowkeeper.dev",
-					"v1alpha1.ci.rowkeeper.dev"},
-				"verbs": []any{"patch"}},
-		},
-	} {
-		rules, _ := got[id]["rules"].([]any)
-		if n := len(want.([]any)); len(rules) < n || !reflect.DeepEqual(rules[len(rules)-n:], want) {
-			t.Errorf("the rules of %s are\n%s", id, text(t, got[id]))
-		}
+	if secret := got["Secret/rowkeeper-certificate"]; secret == nil || secret["data"] != nil ||
+		secret["type"] != nil {
+		t.Errorf("the Secret of the certificate is\n%s", text(t, secret))
+	}
+	if rules := got["Role/rowkeeper"]["rules"]; !reflect.DeepEqual(rules, []any{
+		map[string]any{"apiGroups": []any{""}, "resources": []any{"secrets"},
+			"resourceNames": []any{"rowkeeper-certificate"}, "verbs": []any{"get", "update"}},
+	}) {
+		t.Errorf("the rules for Secrets are\n%s", text(t, rules))
+	}
+	want := []any{
+		map[string]any{"apiGroups": []any{"apiregistration.k8s.io"},
+			"resources": []any{"apiservices"}, "verbs": []any{"list"}},
+		map[string]any{"apiGroups": []any{"apiregistration.k8s.io"},
+			"resources": []any{"apiservices"}, "resourceNames": []any{"v1.ci.rowkeeper.dev",
+				"v1alpha1.ci.rowkeeper.dev"},
+			"verbs": []any{"patch"}},
+	}
+	rules, _ := got["ClusterRole/rowkeeper"]["rules"].([]any)
+	if n := len(want); len(rules) < n || !reflect.DeepEqual(rules[len(rules)-n:], want) {
+		t.Errorf("the rules of the ClusterRole are\n%s", text(t, rules))
 	}
 }
 

@@ -1,7 +1,8 @@
 // Package rotation is for aggregated servers that make their serving certificate by themselves. All
 // replicas serve with one certificate, which an authority of their own signs. Both are in a Secret
 // beside the Service. The cluster's API server learns the authority from the APIServices that name
-// the Service.
+// the Service. The manifests have the Secret, without data, since the right to create Secrets would
+// be the right to have the token of every account of the namespace.
 //
 // # A round
 //
@@ -254,8 +255,8 @@ func (r *Rotator) renew(ctx context.Context,
 	}
 	authorities, serving, err := r.parse(secret, services)
 	if err != nil {
-		return nil, fmt.Errorf("%w; mend %s, or delete it to have a new one made", err,
-			r.Name())
+		return nil, fmt.Errorf("%w; mend %s, or remove its data to have new ones "+
+			"made", err, r.Name())
 	}
 	now := r.Clock.Now()
 	settled := r.settled(services, secret.Data[caCert], now)
@@ -298,7 +299,10 @@ func (r *Rotator) renew(ctx context.Context,
 			return r.secrets.Create(ctx, secret, metav1.CreateOptions{})
 		}
 	}
-	if secret, err = write(); err != nil {
+	if secret, err = write(); apierrors.IsForbidden(err) && missing {
+		return nil, fmt.Errorf("the Secret is missing: apply the manifests again, which have it: %w",
+			err)
+	} else if err != nil {
 		return nil, fmt.Errorf("cannot write the Secret: %w", err)
 	}
 	r.known.Certs = authorities.Certs

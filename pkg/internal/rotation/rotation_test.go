@@ -246,16 +246,29 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TestDeletedSecret: a new authority comes, made by a replica that runs or by one that starts. What
-// was signed before is trusted on, also by an API server that has not heard of the new authority.
-// After an hour the old authority is gone.
+// TestDeletedSecret: a new authority comes, made by a replica that runs or by one that starts, when
+// the Secret is deleted, or when the data is removed of one that the manifests have made. What was
+// signed before is trusted on, also by an API server that has not heard of the new authority. After
+// an hour the old authority is gone.
 func TestDeletedSecret(t *testing.T) {
-	for name, first := range map[string]func(*cluster, *Rotator) *Rotator{
-		"a replica that runs":   func(_ *cluster, running *Rotator) *Rotator { return running },
-		"a replica that starts": func(c *cluster, _ *Rotator) *Rotator { return c.rotator() },
+	for name, test := range map[string]struct {
+		first   func(*cluster, *Rotator) *Rotator
+		emptied bool
+	}{
+		"a replica that runs": {
+			first: func(_ *cluster, running *Rotator) *Rotator { return running }},
+		"a replica that starts, and the Secret is empty": {
+			first: func(c *cluster, _ *Rotator) *Rotator { return c.rotator() }, emptied: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
+			secrets := c.client.CoreV1().Secrets("default")
+			if test.emptied {
+				if _, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+					Name: "ours-certificate"}}, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
 			running := []*Rotator{c.rotator(), c.rotator()}
 			for _, r := range running {
 				if r.Check(nil) == nil {
@@ -266,16 +279,20 @@ func TestDeletedSecret(t *testing.T) {
 				}
 			}
 			c.step()
-			secrets := c.client.CoreV1().Secrets("default")
 			before, err := secrets.Get(t.Context(), "ours-certificate", metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := secrets.Delete(t.Context(), "ours-certificate",
-				metav1.DeleteOptions{}); err != nil {
+			if test.emptied {
+				_, err = secrets.Patch(t.Context(), "ours-certificate", types.MergePatchType,
+					[]byte(`{"data":null}`), metav1.PatchOptions{})
+			} else {
+				err = secrets.Delete(t.Context(), "ours-certificate", metav1.DeleteOptions{})
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
-			if err := until(t.Context(), first(c, running[0])); err != nil {
+			if err := until(t.Context(), test.first(c, running[0])); err != nil {
 				t.Fatal(err)
 			}
 			for range 70 {
@@ -298,6 +315,24 @@ func TestDeletedSecret(t *testing.T) {
 				t.Errorf("in the end the Secret has %d authorities", n)
 			}
 		})
+	}
+}
+
+// forbidden are Secrets that the server may not create.
+type forbidden struct{ secrets }
+
+func (forbidden) Create(context.Context, *corev1.Secret,
+	metav1.CreateOptions) (*corev1.Secret, error) {
+	return nil, apierrors.NewForbidden(corev1.Resource("secrets"), "", errors.New("no rule"))
+}
+
+// TestMissingSecret: a server with the rights of the manifests says what brings the Secret back.
+func TestMissingSecret(t *testing.T) {
+	r := newCluster(t).rotator()
+	r.secrets = forbidden{r.secrets}
+	if err := until(t.Context(), r); err == nil ||
+		!strings.Contains(err.Error(), "apply the manifests again") {
+		t.Errorf("the round ends with %v", err)
 	}
 }
 

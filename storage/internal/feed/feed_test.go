@@ -2,10 +2,13 @@ package feed_test
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
@@ -38,7 +41,7 @@ func (e empty) Watch(ctx context.Context, _ string,
 // upstream logs one for each cache otherwise.
 func TestStopIsNoError(t *testing.T) {
 	storage := empty{watched: make(chan struct{}, 1)}
-	f := feed.New(storage)
+	f := feed.New(storage, nil)
 	list := func() runtime.Object { return &metav1.PartialObjectMetadataList{} }
 	reader := cache.NewReflector(cacher.NewListerWatcher(f, "/things", list, nil),
 		&metav1.PartialObjectMetadata{}, cache.NewStore(cache.MetaNamespaceKeyFunc), 0)
@@ -59,5 +62,64 @@ func TestStopIsNoError(t *testing.T) {
 	close(stop)
 	if err := <-ended; err != nil {
 		t.Errorf("the reader ends with: %v", err)
+	}
+}
+
+// timed is an object as a storage wraps it for a watch cache.
+type timed struct{ runtime.Object }
+
+func (timed) RecordTime() time.Time    { return time.Time{} }
+func (t timed) Unwrap() runtime.Object { return t.Object }
+
+// pairs are what a sharer was given.
+type pairs [][2]runtime.Object
+
+func (p *pairs) Share(previous, next runtime.Object) {
+	*p = append(*p, [2]runtime.Object{previous, next})
+}
+
+// one is a storage with one watch.
+type one struct {
+	apistorage.Interface
+	events *watch.FakeWatcher
+}
+
+func (o one) Watch(context.Context, string, apistorage.ListOptions) (watch.Interface, error) {
+	return o.events, nil
+}
+
+// TestShare: an object shares with its previous version, until it is deleted, and with no other.
+func TestShare(t *testing.T) {
+	object := func(uid types.UID) runtime.Object {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: uid}}
+	}
+	a1, a2, a3, a4, b1, b2 := object("a"), object("a"), object("a"), object("a"), object("b"),
+		object("b")
+	sent := []watch.Event{{Type: watch.Added, Object: timed{a1}}, {Type: watch.Added, Object: b1},
+		{Type: watch.Bookmark, Object: object("")}, {Type: watch.Modified, Object: timed{a2}},
+		{Type: watch.Deleted, Object: timed{a3}}, {Type: watch.Added, Object: timed{a4}},
+		{Type: watch.Modified, Object: b2}, {Type: watch.Error, Object: &metav1.Status{}}}
+	storage := one{events: watch.NewFakeWithChanSize(len(sent), false)}
+	var shared pairs
+	f := feed.New(storage, &shared)
+	w, err := f.Watch(t.Context(), "/things", apistorage.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range sent {
+		storage.events.Action(e.Type, e.Object)
+	}
+	for _, e := range sent {
+		if got := <-w.ResultChan(); got != e {
+			t.Errorf("got %v, want %v", got, e)
+		}
+	}
+	if want := (pairs{{a1, a2}, {a2, a3}, {b1, b2}}); !slices.Equal(shared, want) {
+		t.Errorf("these share: %v, want %v", shared, want)
+	}
+	storage.events.Modify(b1) // which nobody reads
+	w.Stop()
+	f.Stop()
+	for range w.ResultChan() {
 	}
 }
