@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -214,6 +215,20 @@ func Statements(store int, keys int64) []Statement {
 		statements[i].SQL = ofStore(statements[i].SQL, fmt.Sprint(store))
 	}
 	return statements
+}
+
+// Transact takes the commit lock, as a commit does, and calls decide.
+func Transact(ctx context.Context, b contract.Backend, decide func()) error {
+	store := b.(*backend)
+	t := transaction{what: "test", ask: store.text(), decide: func(a *answers) (*text, error) {
+		if _, _, err := store.guard(a); err != nil {
+			return nil, err
+		}
+		decide()
+		return nil, errors.New("nothing is decided")
+	}}
+	store.askGuard(&t.ask, store.server.hold, 0, contract.Token{})
+	return store.transact(ctx, &t)
 }
 
 // compared is the statement of a comparison.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -205,11 +204,17 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Engine, error) 
 	s.rows = &rows{cache: cache, hub: s.hub, tailer: s.tailer, state: s.source.State}
 	s.deltas = newDeltas()
 	s.undo = &undo{values: s.source.values}
-	s.ahead = newAhead(s.ctx, s.source.State)
+	s.ahead = newAhead(s.ctx, s.source.State, s.guarded)
 	s.left = newLeft()
 	s.compose()
 
-	if err := s.beginInTime(ctx); err != nil {
+	begin := s.beginInTime
+	if cfg.Reopened { // who opens it again goes on after a panic
+		begin = func(ctx context.Context) error {
+			return contract.Recovered(func() error { return s.beginInTime(ctx) })
+		}
+	}
+	if err := begin(ctx); err != nil {
 		s.cancel()
 		s.commitCancel()
 		s.announcer.close(s)
@@ -336,15 +341,17 @@ func (s *Engine) guarded(f func()) func() {
 		return f
 	}
 	return func() {
-		defer func() {
-			if p := recover(); p != nil {
-				s.log.Error("a store has panicked and is closed", "panic", fmt.Sprint(p), "stack",
-					string(debug.Stack()))
-				s.Break()
-			}
-		}()
-		f()
+		err := contract.Recovered(func() error { f(); return nil })
+		if p := (*contract.PanicError)(nil); errors.As(err, &p) {
+			s.panicked(p)
+		}
 	}
+}
+
+// panicked closes the store after a panic.
+func (s *Engine) panicked(p *contract.PanicError) {
+	s.log.Error("a store has panicked and is closed", "panic", fmt.Sprint(p.Value), "stack", p.Stack)
+	s.Break()
 }
 
 // Break closes the store after a call of it has panicked, which may hold locks. It does not wait
@@ -355,11 +362,11 @@ func (s *Engine) Break() {
 	}
 	s.served.Lost() // nobody is answered until the store is opened again
 	s.droppedOnce.Do(func() { close(s.dropped) })
-	go func() {
+	go s.guarded(func() {
 		if err := s.Close(); err != nil {
 			s.log.Warn("a store was not closed in order", "err", err)
 		}
-	}()
+	})()
 }
 
 // Broken tells whether Break was called.
