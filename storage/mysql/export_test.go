@@ -167,7 +167,7 @@ func Statements(store int, keys int64) []Statement {
 		{"count up to a limit", selectCountUpTo, []any{from, to, all, 1000}, 2000},
 		{"expiring", selectExpiring, []any{257}, 257},
 		{"leases", selectLeases, []any{many, 500}, 500},
-		{"lapsing", selectLapsing, []any{500}, 500},
+		{"lapsing", selectLapsing, []any{0, 500}, 500},
 		{"attached", selectAttached, []any{-7, []byte("/registry/"), 50}, 50},
 		{"attached to several", fmt.Sprintf(selectAttachedTo, "-7,-8", 50), nil, 50},
 		{"count leases", countLeases, nil, int(keys)},

@@ -68,8 +68,15 @@ type Config struct {
 
 // NewServed makes a Served whose gap is longer than the longest pause between two polls.
 func (c Config) NewServed(clock func() time.Time) *contract.Served {
+	return contract.NewServed(c.gap(), clock)
+}
+
+// NewPulse makes a Pulse with the same gap.
+func (c Config) NewPulse() *contract.Pulse { return contract.NewPulse(c.gap()) }
+
+func (c Config) gap() time.Duration {
 	c = c.withDefaults()
-	return contract.NewServed(2*max(c.PollIdle, c.PollListening), clock)
+	return 2 * max(c.PollIdle, c.PollListening)
 }
 
 func (c Config) withDefaults() Config {
@@ -145,11 +152,11 @@ type Engine struct {
 	served *contract.Served
 	// reaping is held while expired keys are deleted. It protects damaged, the expired keys that
 	// cannot be deleted; ended, the leases that have ended and when this process sees to them; and
-	// passed, how many leases the last look has passed over.
+	// bounded, in which service it has seen that none lapses too late.
 	reaping   lock
 	damaged   map[contract.Key]damaged
 	ended     map[contract.Lease]time.Time
-	passed    int
+	bounded   service
 	sweepSoon chan struct{}
 	// excess is what was reached of the quota, nil if nothing was.
 	excess atomic.Pointer[contract.Excess]
@@ -471,7 +478,7 @@ func (s *Engine) judge(ctx context.Context, seen contract.Position, st contract.
 		err = s.observe(ctx, seen, st)
 	}
 	if err == nil {
-		s.served.Answered(st.Now)
+		s.served.Told(st)
 		return st, nil
 	}
 	if ctx.Err() != nil {
