@@ -114,8 +114,14 @@ func (r *received) decodeLasting(v any) error {
 
 // countedStream is a call with any number of requests, which come when the client likes. Each
 // counts until the next one is asked for. A small one, as every ordinary client sends it, waits for
-// room. A larger one would be held meanwhile, so it is refused if there is none. gRPC holds what
-// has come of one, however long it is, until it is whole.
+// room. A larger one would be held meanwhile, so it is refused if there is none.
+//
+// gRPC holds what has come of one, up to the size of the greatest request, until it is whole, and
+// tells nobody. So the streams together can hold as many times that: docs/operate/sizing.md says
+// so. No setting of gRPC bounds it. The limit of a request's size is one for all calls. The window
+// of a stream is widened to the size that a request claims to have, and the window of a connection
+// is given back when data is read, not when it is used. A client may have many connections, so a
+// bound for each of them would bound nothing.
 type countedStream struct {
 	grpc.ServerStream
 	s    *Server
