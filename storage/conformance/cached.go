@@ -313,7 +313,7 @@ func newCachedEnv(t *testing.T, c Config, options ...any) *cachedEnv {
 	if !clientfeatures.FeatureGates().Enabled(clientfeatures.WatchListClient) {
 		failing.Errors = 1
 	}
-	fed := feed.New(failing)
+	fed := feed.New(failing, nil)
 	var err error
 	e.cacher, err = cacher.NewCacherFromConfig(cacher.Config{
 		Storage:             fed,

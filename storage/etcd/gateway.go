@@ -35,9 +35,16 @@ import (
 //   - An answer counts until it is written. If there is no room for it, it is refused. Those of
 //     watches wait in the server until others are written.
 //   - A client has [ServerConfig.SendTimeout] to read each piece of an answer.
+//   - A call that lasts ends when its client has left, whatever that has sent; see stays.go.
 
-// jsonTimes is about how much larger a request is in all its forms, and answerTimes an answer.
-const jsonTimes, answerTimes = 6, 3
+const (
+	// jsonTimes is about how much larger a request is in all its forms.
+	jsonTimes = 6
+	// answerTimes is about how much larger an answer is in all its forms: as it came, decoded, and,
+	// while that is made, up to three times as JSON, where bytes are a third longer. answerEntry is
+	// how much a key takes besides, decoded and with the names of its fields.
+	answerTimes, answerEntry = 6, 512
+)
 
 // maxBody bounds the requests of calls that neither write nor last.
 const maxBody = 64 << 10
@@ -100,7 +107,11 @@ func (s *Server) pass(m *runtime.ServeMux, w http.ResponseWriter, r *http.Reques
 	if old, ok := strings.CutPrefix(r.URL.Path, "/v3beta/"); ok {
 		r.URL.Path = "/v3/" + old // as in etcd, for old clients
 	}
-	w = &timelyWriter{w, http.NewResponseController(w), s.cfg.SendTimeout}
+	timely := func(w http.ResponseWriter) http.ResponseWriter {
+		return &timelyWriter{w, http.NewResponseController(w), s.cfg.SendTimeout}
+	}
+	plain := w
+	w = timely(plain)
 	most := s.mostBody(r.URL.Path)
 	if r.ContentLength > most {
 		refuse(m, w, r, rpctypes.ErrGRPCRequestTooLarge)
@@ -136,9 +147,17 @@ func (s *Server) pass(m *runtime.ServeMux, w http.ResponseWriter, r *http.Reques
 	held := &held{answer: bill{s: s}}
 	defer held.answer.pay()
 	defer held.event(0)
-	r = r.WithContext(context.WithValue(r.Context(), heldKey{}, held))
+	ctx, whole := r.Context(), false
+	if lasting[r.URL.Path] && r.Method == http.MethodPost {
+		if own, whileThere, err := takeOver(plain, r); err == nil {
+			defer func() { own.end(whole, s.cfg.SendTimeout) }()
+			ctx, w = whileThere, timely(own)
+		}
+	}
+	r = r.WithContext(context.WithValue(ctx, heldKey{}, held))
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	m.ServeHTTP(w, r)
+	whole = true
 }
 
 // mostBody is how large a request may be.
@@ -211,7 +230,7 @@ func holdAnswer(ctx context.Context, method string, request, answer any, conn *g
 	invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 	err := invoke(ctx, method, request, answer, conn, o...)
 	if h, ok := ctx.Value(heldKey{}).(*held); ok && err == nil {
-		n := answerTimes * int64(proto.Size(answer.(proto.Message)))
+		n := answerBytes(answer.(proto.Message))
 		if method != pb.KV_Range_FullMethodName {
 			h.answer.note(n)
 			return nil
@@ -243,7 +262,7 @@ func (s *heldStream) RecvMsg(v any) error {
 	if err := s.ClientStream.RecvMsg(v); err != nil {
 		return err
 	}
-	n := answerTimes * int64(proto.Size(v.(proto.Message)))
+	n := answerBytes(v.(proto.Message))
 	switch v.(type) {
 	case *pb.WatchResponse:
 		s.held.event(n)
@@ -253,6 +272,40 @@ func (s *heldStream) RecvMsg(v any) error {
 		return s.held.answer.take(n)
 	}
 	return nil
+}
+
+// answerBytes is about how much an answer takes in the gateway.
+func answerBytes(m proto.Message) int64 {
+	return answerTimes*int64(proto.Size(m)) + answerEntry*int64(entries(m))
+}
+
+// entries is about how many keys an answer has. One without what belongs to it is a quarter.
+func entries(m proto.Message) (n int) {
+	switch m := m.(type) {
+	case *pb.RangeResponse:
+		n = len(m.Kvs)
+	case *pb.DeleteRangeResponse:
+		n = len(m.PrevKvs)
+	case *pb.WatchResponse:
+		n = 2 * len(m.Events)
+	case *pb.LeaseLeasesResponse:
+		n = len(m.Leases) / 4
+	case *pb.LeaseTimeToLiveResponse:
+		n = len(m.Keys) / 4
+	case *pb.TxnResponse:
+		for _, r := range m.Responses {
+			switch r := r.Response.(type) {
+			case *pb.ResponseOp_ResponseRange:
+				n += entries(r.ResponseRange)
+			case *pb.ResponseOp_ResponseDeleteRange:
+				n += entries(r.ResponseDeleteRange)
+			case *pb.ResponseOp_ResponseTxn:
+				n += entries(r.ResponseTxn)
+			}
+		}
+		n += len(m.Responses)
+	}
+	return n + 1
 }
 
 // timelyWriter gives a client some time to read each piece of an answer.

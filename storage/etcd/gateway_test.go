@@ -13,16 +13,19 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
@@ -230,7 +233,7 @@ func TestGatewayRefuses(t *testing.T) {
 // ones are refused, and then there is room again.
 func TestGatewaySlowReaders(t *testing.T) {
 	d, _ := inMemory(t, nil)
-	g := serveGateway(t, d, etcd.ServerConfig{MaxAnswerBytes: 32 << 20, SendTimeout: 3 * time.Second})
+	g := serveGateway(t, d, etcd.ServerConfig{MaxAnswerBytes: 64 << 20, SendTimeout: 3 * time.Second})
 	large := strings.Repeat("v", 1<<20)
 	for i := range 6 {
 		put(t, g.c, fmt.Sprint("k", i), large)
@@ -503,3 +506,205 @@ func TestGatewayLocks(t *testing.T) {
 		t.Errorf("%q %q: %v", first.Key, second.Key, err)
 	}
 }
+
+// TestGatewayClientsLeave: a call that lasts ends when its client has left, also if that has sent
+// something behind its request; and it goes on if the client has not left.
+func TestGatewayClientsLeave(t *testing.T) {
+	d, _ := inMemory(t, nil)
+	s := etcd.New(etcd.Opened(openStore(t, d)), etcd.ServerConfig{})
+	c := serveServer(t, s)
+	pages := httptest.NewServer(s.Gateway())
+	defer pages.Close()
+	ask := func(version, path, body string) (net.Conn, *http.Response) {
+		t.Helper()
+		conn, err := net.Dial("tcp", strings.TrimPrefix(pages.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "POST %s %s\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", path,
+			version, len(body), body); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(path, "lock") {
+			return conn, nil // nothing comes
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || answer.StatusCode != http.StatusOK {
+			t.Fatalf("%v, %v", answer, err)
+		}
+		return conn, answer
+	}
+	watching := func(n int64) {
+		t.Helper()
+		for etcd.Watching(s) != n {
+			must[*clientv3.GetResponse](t)(c.Get(t.Context(), "k"))
+		}
+	}
+	watch := `{"create_request":{"key":"aw=="}}`
+	for _, version := range []string{"HTTP/1.1", "HTTP/1.0"} {
+		for _, behind := range []string{"", "\r\n", "GET / HTTP/1.1\r\n\r\n"} {
+			conn, answer := ask(version, "/v3/watch", watch)
+			lines := bufio.NewScanner(answer.Body)
+			if !lines.Scan() || !strings.Contains(lines.Text(), `"created":true`) {
+				t.Fatalf("%s: %v", lines.Text(), lines.Err())
+			}
+			if _, err := io.WriteString(conn, behind); err != nil {
+				t.Fatal(err)
+			}
+			put(t, c, "k", version+behind)
+			if !lines.Scan() || !strings.Contains(lines.Text(), b64(version+behind)) {
+				t.Fatalf("%s: %v", lines.Text(), lines.Err())
+			}
+			watching(1)
+			conn.Close()
+			watching(0)
+		}
+	}
+	// Who sends on and on is no client.
+	conn, _ := ask("HTTP/1.1", "/v3/watch", watch)
+	if _, err := conn.Write(make([]byte, 64<<10)); err != nil {
+		t.Fatal(err)
+	}
+	watching(0)
+	conn.Close()
+
+	locks := v3lockpb.NewLockClient(c.ActiveConnection())
+	must[*v3lockpb.LockResponse](t)(locks.Lock(t.Context(), &v3lockpb.LockRequest{Name: []byte("l")}))
+	conn, _ = ask("HTTP/1.1", "/v3/lock/lock", `{"name":"`+b64("l")+`"}`)
+	if _, err := io.WriteString(conn, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	watching(1)
+	conn.Close()
+	awaitKeys(t, c, "l/", 1)
+}
+
+// TestLocksHaveWhatTheyNeed: a call that waits for a lock is refused if there is no room for all
+// that it needs, and else gets the lock in the end.
+func TestLocksHaveWhatTheyNeed(t *testing.T) {
+	d, _ := inMemory(t, nil)
+	s := etcd.New(etcd.Opened(openStore(t, d)), etcd.ServerConfig{MaxStreams: 7})
+	c := serveServer(t, s)
+	locks := v3lockpb.NewLockClient(c.ActiveConnection())
+	held := must[*v3lockpb.LockResponse](t)(locks.Lock(t.Context(),
+		&v3lockpb.LockRequest{Name: []byte("l")}))
+	type answer struct {
+		res *v3lockpb.LockResponse
+		err error
+	}
+	const waiting = 6
+	answers := make(chan answer, waiting)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range waiting {
+		go func() {
+			res, err := locks.Lock(ctx, &v3lockpb.LockRequest{Name: []byte("l")})
+			answers <- answer{res, err}
+		}()
+	}
+	for range waiting - 2 {
+		if a := <-answers; status.Code(a.err) != codes.Unavailable {
+			t.Fatalf("%v, %v", a.res, a.err)
+		}
+	}
+	for range 2 {
+		must[*v3lockpb.UnlockResponse](t)(locks.Unlock(ctx, &v3lockpb.UnlockRequest{Key: held.Key}))
+		a := <-answers
+		if held = a.res; a.err != nil {
+			t.Fatal(a.err)
+		}
+	}
+}
+
+// TestLocksAreGivenUp: a call that waits for a lock is given up when the server cannot watch the
+// lock for long, and until then it does not try all the time.
+func TestLocksAreGivenUp(t *testing.T) {
+	d, _ := inMemory(t, nil)
+	store := openStore(t, d)
+	var opened atomic.Int64
+	var closed atomic.Bool
+	s := etcd.New(func(context.Context) (*etcd.Store, func(), error) {
+		opened.Add(1)
+		if closed.Load() {
+			return nil, nil, status.Error(codes.Unavailable, "closed")
+		}
+		return store, func() {}, nil
+	}, etcd.ServerConfig{LeaderTimeout: 3 * time.Second, RequestTimeout: 100 * time.Millisecond})
+	c := serveServer(t, s)
+	locks := v3lockpb.NewLockClient(c.ActiveConnection())
+	must[*v3lockpb.LockResponse](t)(locks.Lock(t.Context(), &v3lockpb.LockRequest{Name: []byte("l")}))
+	given := make(chan error, 1)
+	go func() {
+		_, err := locks.Lock(t.Context(), &v3lockpb.LockRequest{Name: []byte("l")})
+		given <- err
+	}()
+	for etcd.Watching(s) == 0 {
+		must[*clientv3.GetResponse](t)(c.Get(t.Context(), "l/"))
+	}
+	closed.Store(true)
+	before := opened.Load()
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-given; status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+	if n := opened.Load() - before; n > 20 {
+		t.Errorf("within three seconds it was tried %d times", n)
+	}
+}
+
+// TestAnswerBytes: the gateway takes no more for an answer than it counts.
+func TestAnswerBytes(t *testing.T) {
+	kv := func(bytes int) *mvccpb.KeyValue {
+		return &mvccpb.KeyValue{Key: []byte("/registry/a/key"), Value: manyBytes(bytes),
+			CreateRevision: 1 << 40, ModRevision: 1 << 41, Version: 7, Lease: 1 << 50}
+	}
+	kvs := func(n, bytes int) (list []*mvccpb.KeyValue) {
+		for range n {
+			list = append(list, kv(bytes))
+		}
+		return list
+	}
+	events := func(n, bytes int) (list []*mvccpb.Event) {
+		for range n {
+			list = append(list, &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: kv(bytes), PrevKv: kv(bytes)})
+		}
+		return list
+	}
+	leases := func(n int) (list []*pb.LeaseStatus) {
+		for i := range n {
+			list = append(list, &pb.LeaseStatus{ID: 1<<60 + int64(i)})
+		}
+		return list
+	}
+	responses := func(n int) (list []*pb.ResponseOp) {
+		for range n {
+			list = append(list, &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{
+				ResponseRange: &pb.RangeResponse{Header: &pb.ResponseHeader{Revision: 7}, Kvs: kvs(3, 0)}}})
+		}
+		return list
+	}
+	for name, m := range map[string]proto.Message{
+		"many keys":     &pb.RangeResponse{Kvs: kvs(20_000, 0)},
+		"keys":          &pb.RangeResponse{Kvs: kvs(5_000, 1000)},
+		"large values":  &pb.RangeResponse{Kvs: kvs(10, 1<<20)},
+		"many events":   &pb.WatchResponse{Events: events(10_000, 0)},
+		"large events":  &pb.WatchResponse{Events: events(5, 1<<20)},
+		"leases":        &pb.LeaseLeasesResponse{Leases: leases(20_000)},
+		"keys of lease": &pb.LeaseTimeToLiveResponse{Keys: bytes.SplitAfter(manyBytes(20_000), []byte{'v'})},
+		"deleted":       &pb.DeleteRangeResponse{PrevKvs: kvs(20_000, 0)},
+		"transaction":   &pb.TxnResponse{Responses: responses(5_000)},
+	} {
+		held, counted, err := etcd.Holds(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %d of %d bytes", name, held, counted)
+		if held > counted || counted > 20*held {
+			t.Errorf("%s: it takes %d bytes, and %d are counted", name, held, counted)
+		}
+	}
+}
+
+func manyBytes(n int) []byte { return bytes.Repeat([]byte{'v'}, n) }

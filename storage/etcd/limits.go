@@ -142,9 +142,10 @@ func (b *bound) hold(n int64) {
 // beyond is how much more of common is used if the store holds n more.
 func (b *bound) beyond(n int64) int64 { return max(b.held+n, b.own) - max(b.held, b.own) }
 
-// admission is a call that is counted. count is nil if it is refused.
+// admission is a call that is counted, as so many. count is nil if it is refused.
 type admission struct {
 	count *bound
+	as    int64
 	// begin says that the call is being answered. It returns false if the call has ended before.
 	begin func() bool
 	// giveUp ends the call's context.
@@ -153,26 +154,30 @@ type admission struct {
 
 type admissionKey struct{}
 
-// lasts has the calls that last.
-var lasts = map[string]bool{"Watch": true, "LeaseKeepAlive": true, "Lock": true, "Campaign": true,
-	"Observe": true}
+// lasts has the calls that last, and as how many they count. Locks and elections are made of calls
+// that last, too, which do not count by themselves: if they did, calls that wait for a lock could
+// be so many that none of them got what it needs to go on.
+var lasts = map[string]int64{"Watch": 1, "LeaseKeepAlive": 1, "Lock": 3, "Campaign": 3, "Observe": 2}
 
 // admit counts a call. It is called before anything of the request is read but its header. Until
 // it is answered, the call is over as soon as its client gives it up. From then on it counts until
 // what answers it has returned: see answering.
 func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
-	count := &s.calls
-	if lasts[path.Base(info.FullMethodName)] {
-		count = &s.streams
+	count, as := &s.calls, int64(1)
+	if n := lasts[path.Base(info.FullMethodName)]; n > 0 {
+		count, as = &s.streams, n
 	}
-	if !count.take(1) {
+	if s.inside.part(info.Header) {
+		as = 0
+	}
+	if !count.take(as) {
 		// An error here would leave the timer of its deadline behind, so it is answered as others
 		// are.
 		return context.WithValue(ctx, admissionKey{}, admission{}), nil
 	}
 	ctx, giveUp := context.WithCancel(ctx)
-	begin := context.AfterFunc(ctx, func() { count.add(-1) })
-	return context.WithValue(ctx, admissionKey{}, admission{count, begin, giveUp}), nil
+	begin := context.AfterFunc(ctx, func() { count.add(-as) })
+	return context.WithValue(ctx, admissionKey{}, admission{count, as, begin, giveUp}), nil
 }
 
 // Connect counts a connection, until it is closed and calls end. It returns false if there are as
@@ -195,7 +200,7 @@ func answering(ctx context.Context) (end func(), giveUp context.CancelFunc, err 
 	if !a.begin() {
 		return nil, nil, rpctypes.ErrGRPCCanceled
 	}
-	return func() { a.count.add(-1) }, a.giveUp, nil
+	return func() { a.count.add(-a.as) }, a.giveUp, nil
 }
 
 // bill is what the answer of a call needs while it is made, or while the gateway has it.

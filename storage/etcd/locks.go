@@ -112,23 +112,24 @@ func byClient(d grpc.ServiceDesc, server func(*clientv3.Client) any) grpc.Servic
 	for i, m := range d.Methods {
 		d.Methods[i].Handler = func(now any, ctx context.Context, request func(any) error,
 			interceptor grpc.UnaryServerInterceptor) (any, error) {
-			c, done, err := now.(*storeServer).client(ctx)
+			ctx, c, done, err := now.(*storeServer).client(ctx)
 			if err != nil {
 				return nil, err
 			}
 			defer done()
-			return m.Handler(server(c), ctx, func(v any) error { return small(v, request(v)) },
+			answer, err := m.Handler(server(c), ctx, func(v any) error { return small(v, request(v)) },
 				interceptor)
+			return answer, givenUp(ctx, err)
 		}
 	}
 	for i, m := range d.Streams {
 		d.Streams[i].Handler = func(now any, stream grpc.ServerStream) error {
-			c, done, err := now.(*storeServer).client(stream.Context())
+			ctx, c, done, err := now.(*storeServer).client(stream.Context())
 			if err != nil {
 				return err
 			}
 			defer done()
-			return m.Handler(server(c), smallStream{stream})
+			return givenUp(ctx, m.Handler(server(c), smallStream{stream, ctx}))
 		}
 	}
 	return d
@@ -142,31 +143,51 @@ func small(v any, err error) error {
 	return err
 }
 
-type smallStream struct{ grpc.ServerStream }
+type smallStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements [grpc.ServerStream].
+func (s smallStream) Context() context.Context { return s.ctx }
 
 // RecvMsg implements [grpc.ServerStream].
 func (s smallStream) RecvMsg(v any) error { return small(v, s.ServerStream.RecvMsg(v)) }
 
-// client makes a client of the server for a call, whose streams end with it. When the call is given
-// up, etcd's code deletes what it has written by the client's own context, which therefore lasts
-// longer, by as much as a request may take.
-func (s *storeServer) client(ctx context.Context) (c *clientv3.Client, done func(), err error) {
+// givenUp is the error of a call that was given up by the server, or its own.
+func givenUp(ctx context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(ctx), errParts) {
+		return errParts
+	}
+	return err
+}
+
+// client makes a client of the server for a call, whose streams end with it, and the context of the
+// call. When the call is given up, etcd's code deletes what it has written by the client's own
+// context, which therefore lasts longer, by as much as a request may take.
+func (s *storeServer) client(ctx context.Context) (_ context.Context, c *clientv3.Client, done func(),
+	err error) {
 	conn, err := s.connected()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
+	ctx, giveUp := context.WithCancelCause(ctx)
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		late := time.AfterFunc(s.cfg.RequestTimeout, cancel)
 		context.AfterFunc(longer, func() { late.Stop() })
 	})
+	p := &parts{ClientConn: conn, s: s.Server, giveUp: giveUp}
 	c = clientv3.NewCtxClient(longer)
-	c.KV = clientv3.NewKVFromKVClient(pb.NewKVClient(conn), c)
-	c.Lease = clientv3.NewLeaseFromLeaseClient(pb.NewLeaseClient(conn), c, time.Second)
-	c.Watcher = clientv3.NewWatchFromWatchClient(pb.NewWatchClient(conn), c)
-	return c, func() {
+	c.KV = clientv3.NewKVFromKVClient(pb.NewKVClient(p), c)
+	c.Lease = clientv3.NewLeaseFromLeaseClient(pb.NewLeaseClient(p), c, time.Second)
+	c.Watcher = clientv3.NewWatchFromWatchClient(pb.NewWatchClient(p), c)
+	return ctx, c, func() {
 		stop()
 		cancel()
-		_ = c.Close() // its error is why the context has ended
+		// It waits for what the client has begun, which ends with the context that was canceled,
+		// but for a pause of a tenth of a second at most. Its error is why the context has ended.
+		_ = c.Close()
+		giveUp(nil)
 	}, nil
 }

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -214,7 +215,7 @@ func (p *Process) Server(open Opener, clientURLs []string) *Server {
 		arrivals: arrivals{slots: bound{total: p.arrivals}, patience: p.cfg.RequestTimeout,
 			now: map[*arrival]struct{}{}},
 		pieces: make(chan struct{}, p.cfg.pieces), bodies: bound{total: p.bodies},
-		metrics: newMetrics()}
+		metrics: newMetrics(), inside: inside{secret: rand.Text()}}
 	s.cfg.ClientURLs = clientURLs
 	return s
 }

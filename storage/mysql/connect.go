@@ -159,8 +159,21 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// Connect opens a connection. Its errors are of type *contract.Error.
-func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+// Connect opens a connection. Its errors are of type *contract.Error. Package sql may call it in a
+// goroutine of its own, where a panic would end the process.
+func (c *connector) Connect(ctx context.Context) (opened driver.Conn, err error) {
+	err = contract.Recovered(func() (err error) {
+		opened, err = c.connect(ctx)
+		return err
+	})
+	if p := (*contract.PanicError)(nil); errors.As(err, &p) {
+		c.log.Error("to connect has panicked", "panic", fmt.Sprint(p.Value), "stack", p.Stack)
+		return nil, contract.Errorf(contract.Unavailable, "connect: %w", p)
+	}
+	return opened, err
+}
+
+func (c *connector) connect(ctx context.Context) (driver.Conn, error) {
 	log := &driverLog{log: c.log}
 	cfg, err := c.cfg.dial(c.transactions, log)
 	if err != nil {

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -166,7 +167,7 @@ func Statements(store int, keys int64) []Statement {
 		{"count up to a limit", selectCountUpTo, []any{from, to, all, 1000}, 2000},
 		{"expiring", selectExpiring, []any{257}, 257},
 		{"leases", selectLeases, []any{many, 500}, 500},
-		{"lapsing", selectLapsing, []any{500}, 500},
+		{"lapsing", selectLapsing, []any{0, 500}, 500},
 		{"attached", selectAttached, []any{-7, []byte("/registry/"), 50}, 50},
 		{"attached to several", fmt.Sprintf(selectAttachedTo, "-7,-8", 50), nil, 50},
 		{"count leases", countLeases, nil, int(keys)},
@@ -214,6 +215,20 @@ func Statements(store int, keys int64) []Statement {
 		statements[i].SQL = ofStore(statements[i].SQL, fmt.Sprint(store))
 	}
 	return statements
+}
+
+// Transact takes the commit lock, as a commit does, and calls decide.
+func Transact(ctx context.Context, b contract.Backend, decide func()) error {
+	store := b.(*backend)
+	t := transaction{what: "test", ask: store.text(), decide: func(a *answers) (*text, error) {
+		if _, _, err := store.guard(a); err != nil {
+			return nil, err
+		}
+		decide()
+		return nil, errors.New("nothing is decided")
+	}}
+	store.askGuard(&t.ask, store.server.hold, 0, contract.Token{})
+	return store.transact(ctx, &t)
 }
 
 // compared is the statement of a comparison.

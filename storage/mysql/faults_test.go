@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"net/url"
 	"strconv"
 	"strings"
@@ -151,6 +152,42 @@ func holdLock(tb testing.TB, db *sql.DB) *sql.Conn {
 	tb.Cleanup(func() { c.Close() })
 	exec(tb, c, "START TRANSACTION", "SELECT id FROM rowkeeper_store WHERE id = 1 FOR UPDATE")
 	return c
+}
+
+// TestPanicUnderTheLock: a transaction that panics gives back the commit lock, before the server
+// would take it away.
+func TestPanicUnderTheLock(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		const patient = 5 * time.Minute // the server takes the lock away after half a minute
+		b, other := openFor(t, db.URL, patient), openFor(t, db.URL, patient)
+		for i, transact := range []func(panics func()) error{
+			func(panics func()) error { return mysql.Transact(t.Context(), b, panics) },
+			func(panics func()) error {
+				return b.Locked(t.Context(), contract.LockOptions{}, func(contract.Tx) error {
+					panics()
+					return nil
+				})
+			},
+			func(panics func()) error {
+				return b.Locked(t.Context(), contract.LockOptions{Unbounded: true},
+					func(contract.Tx) error { panics(); return nil })
+			},
+		} {
+			var panicked *contract.PanicError
+			if err := contract.Recovered(func() error {
+				return transact(func() { panic("planted") })
+			}); !errors.As(err, &panicked) {
+				t.Fatalf("transaction %d: %v", i, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+			_, err := other.Commit(ctx, newGroup(state(t, other).Head, put(contract.Key(rune('a'+i)), 0, "v")))
+			cancel()
+			if err != nil {
+				t.Fatalf("after transaction %d: %v", i, err)
+			}
+			mustPut(t, b, contract.Key(rune('A'+i)))
+		}
+	})
 }
 
 // TestLostConnections cuts the connection at each point of a commit. What the writer is told

@@ -47,6 +47,11 @@ func (b *backend) lockedBy(ctx context.Context, o contract.LockOptions, f func(c
 
 func (b *backend) locked(ctx context.Context, conn *sql.Conn, o contract.LockOptions,
 	f func(contract.Tx) error) error {
+	return whole(conn, func() error { return b.lockedOn(ctx, conn, o, f) })
+}
+
+func (b *backend) lockedOn(ctx context.Context, conn *sql.Conn, o contract.LockOptions,
+	f func(contract.Tx) error) error {
 	w := &working{ctx: ctx, b: b, conn: conn}
 	var st contract.State
 	first, hold := b.text(), b.server.hold

@@ -232,11 +232,11 @@ var selectLeases = stateAndRows(3, `
  ORDER BY e.id
  LIMIT ?`)
 
-// selectLapsing reads the leases that lapse soonest: range of the index on expiry, in its order.
+// selectLapsing reads leases in the order of their expiry: range of the index on it.
 var selectLapsing = stateAndRows(3, `
         e.id, e.ttl, e.expiry
  FROM rowkeeper_lease e FORCE INDEX (rowkeeper_lease_expiry)
- WHERE e.store = $store AND e.expiry >= 0
+ WHERE e.store = $store AND e.expiry >= ?
  ORDER BY e.expiry
  LIMIT ?`)
 

@@ -42,10 +42,26 @@ func (b *backend) transact(ctx context.Context, t *transaction) (err error) {
 		return b.failed(t.what, err)
 	}
 	defer release()
-	conn := l.Conn
+	return whole(l.Conn, func() error { return b.transactOn(ctx, l.Conn, t) })
+}
 
+// whole calls f, which begins and ends a transaction on a connection. If f panics, the connection
+// is closed: the pool would keep the transaction open, and with it the commit lock.
+func whole(conn *sql.Conn, f func() error) error {
+	ended := false
+	defer func() {
+		if !ended {
+			discard(conn)
+		}
+	}()
+	err := f()
+	ended = true
+	return err
+}
+
+func (b *backend) transactOn(ctx context.Context, conn *sql.Conn, t *transaction) error {
 	var second *text
-	_, err = b.send(ctx, conn, &t.ask, func(a *answers) (err error) {
+	_, err := b.send(ctx, conn, &t.ask, func(a *answers) (err error) {
 		second, err = t.decide(a)
 		return err
 	})

@@ -86,7 +86,11 @@ func (s *sender) setAlone(alone bool) {
 		payloads = append(payloads, s.payload(store, r))
 	}
 	clear(s.untold)
-	go func() { _ = s.tell(s.d.ctx, payloads...) }() // who does not hear it polls
+	go func() { // who does not hear it polls
+		_ = s.d.recovered("to tell the other processes of writes", func() error {
+			return s.tell(s.d.ctx, payloads...)
+		})
+	}()
 }
 
 // tell fails if the server's queue of notifications is full: then a session somewhere has been
@@ -219,9 +223,12 @@ func (l *listener) run(ctx context.Context, ended chan<- struct{}) {
 	retry.InitialInterval = 50 * time.Millisecond
 	retry.MaxInterval = 15 * time.Second
 	for {
-		err := l.listen(ctx, func() {
-			retry.Reset()
-			l.status(ctx, nil)
+		// All stores of the process would end with it, and none needs it: they are polled.
+		err := l.d.recovered("to listen to the other processes", func() error {
+			return l.listen(ctx, func() {
+				retry.Reset()
+				l.status(ctx, nil)
+			})
 		})
 		// A process that does not listen does not hear whether it is alone.
 		l.d.sender.setAlone(false)
@@ -237,6 +244,15 @@ func (l *listener) run(ctx context.Context, ended chan<- struct{}) {
 			return
 		}
 	}
+}
+
+// recovered is [contract.Recovered], and logs the panic.
+func (d *database) recovered(what string, f func() error) error {
+	err := contract.Recovered(f)
+	if p := (*contract.PanicError)(nil); errors.As(err, &p) {
+		d.cfg.log.Error(what+" has panicked", "panic", fmt.Sprint(p.Value), "stack", p.Stack)
+	}
+	return err
 }
 
 // listen listens until something goes wrong. It calls flowing when notifications have been seen to

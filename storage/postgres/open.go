@@ -82,11 +82,12 @@ func connect(ctx context.Context, cfg *config) (*database, error) {
 			pc.MaxConnLifetime, pc.MaxConnLifetimeJitter = contract.PollLifetime, 0
 		}
 		pc.ConnConfig.ConnectTimeout = cmp.Or(pc.ConnConfig.ConnectTimeout, cfg.timeout/3)
+		// The pool calls them in goroutines of its own, where a panic would end the process.
 		pc.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
-			return d.begin(cc)
+			return d.recovered("to connect", func() error { return d.begin(cc) })
 		}
 		pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-			return d.greet(ctx, conn, p.writes)
+			return d.recovered("to connect", func() error { return d.greet(ctx, conn, p.writes) })
 		}
 		var err error
 		if *p.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {

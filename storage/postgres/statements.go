@@ -277,14 +277,14 @@ SELECT NULL, NULL, r.* FROM (
     SELECT id, ttl, expiry FROM rowkeeper_lease WHERE store = $store::integer AND id >= $1::bigint ORDER BY id LIMIT $2::bigint
 ) r`)
 
-// sqlLapsing reads the leases with the lowest expiry, by the index on it.
+// sqlLapsing reads leases in the order of their expiry, by the index on it.
 //
-// $1 limit.
+// $1 first expiry, $2 limit.
 var sqlLapsing = ofStore(`WITH` + state + `
 SELECT header.*, NULL, NULL, NULL FROM header
 UNION ALL
 SELECT NULL, NULL, r.* FROM (
-    SELECT id, ttl, expiry FROM rowkeeper_lease WHERE store = $store::integer AND expiry >= 0 ORDER BY expiry LIMIT $1::bigint
+    SELECT id, ttl, expiry FROM rowkeeper_lease WHERE store = $store::integer AND expiry >= $1::bigint ORDER BY expiry LIMIT $2::bigint
 ) r`)
 
 // sqlAttached reads the keys of a lease by the partial index on expiry, and sorts them: a walk of

@@ -166,7 +166,7 @@ var arguments = func() map[string]struct {
 		"expired":                {`101`, 103},
 		"first_at":               {`50000`, 3},
 		"leases":                 {`50000, 500`, 502},
-		"lapsing":                {`500`, 502},
+		"lapsing":                {`0, 500`, 502},
 		"attached":               {`-7, 'k/', 50`, 502},
 		"attached_to":            {`ARRAY[-7, -8], 50`, 52},
 		"count_leases":           {``, 100_003},

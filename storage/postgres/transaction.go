@@ -91,7 +91,14 @@ func (b *backend) transact(ctx context.Context, lock, work statement,
 	if err != nil {
 		return o, &contract.Error{Class: contract.Data, Err: err}
 	}
+	ended := false
+	defer func() {
+		if !ended { // it has panicked, and answers are left that the next one would take for its own
+			t.abandon()
+		}
+	}()
 	err = t.run(ctx, lock, work, params, &o)
+	ended = true
 	return o, err
 }
 

@@ -171,7 +171,7 @@ SELECT id, ttl, expiry FROM rowkeeper_lease WHERE id >= ?1 ORDER BY id LIMIT ?2`
 
 // selectLapsing walks the index of the leases' expiries.
 const selectLapsing = `
-SELECT id, ttl, expiry FROM rowkeeper_lease ORDER BY expiry LIMIT ?1`
+SELECT id, ttl, expiry FROM rowkeeper_lease WHERE expiry >= ?1 ORDER BY expiry LIMIT ?2`
 
 // selectAttached walks the keys of a lease in the index of expiries, whose entries end with the
 // key.

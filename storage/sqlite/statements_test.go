@@ -43,7 +43,8 @@ var plans = map[string]struct{ text, plan string }{
 		"SEARCH rowkeeper_live USING INDEX rowkeeper_live_expiry (expiry>?); "},
 	"selectLeases": {selectLeases,
 		"SEARCH rowkeeper_lease USING INTEGER PRIMARY KEY (rowid>?); "},
-	"selectLapsing": {selectLapsing, "SCAN rowkeeper_lease USING INDEX rowkeeper_lease_expiry; "},
+	"selectLapsing": {selectLapsing,
+		"SEARCH rowkeeper_lease USING INDEX rowkeeper_lease_expiry (expiry>?); "},
 	"selectAttached": {selectAttached,
 		"SEARCH rowkeeper_live USING INDEX rowkeeper_live_expiry (expiry=? AND key>?); "},
 	// They scan the parameter, and the leases of the store.

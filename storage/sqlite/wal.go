@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -53,11 +54,21 @@ func (b *backend) copySoon() {
 	ctx, cancel := b.timeout(context.Background())
 	defer cancel()
 	// What goes wrong with the log is logged. What goes wrong before that also ends the next
-	// commit, after which this is tried again.
-	_ = b.on(ctx, b.commits, func(c *sqlite3.Conn) error {
-		b.copyLog(c)
-		return nil
+	// commit, after which this is tried again. After a panic the next commit makes the copy, where
+	// a panic closes no more than the store.
+	err := contract.Recovered(func() error {
+		return b.on(ctx, b.commits, func(c *sqlite3.Conn) error {
+			copied := false
+			defer func() { b.copyDue = b.copyDue || !copied }()
+			b.copyLog(c)
+			copied = true
+			return nil
+		})
 	})
+	if p := (*contract.PanicError)(nil); errors.As(err, &p) {
+		b.opts.Logger.Error("to copy the write-ahead log has panicked; the next commit tries again",
+			"database", b.name(), "panic", fmt.Sprint(p.Value), "stack", p.Stack)
+	}
 }
 
 // copyLog keeps the write-ahead log from growing without end. It copies the log to the database,

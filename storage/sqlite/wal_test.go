@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -247,4 +248,61 @@ func TestBootReachesTheDisk(t *testing.T) {
 	}
 	reaches("FULL", "1")
 	reaches("NORMAL", "0")
+}
+
+// once panics when the first warning is logged.
+type once struct {
+	slog.Handler
+	did atomic.Bool
+}
+
+func (h *once) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn && h.did.CompareAndSwap(false, true) {
+		panic("planted")
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// TestPanicWhenTheLogIsCopied: a copy of the log that panics does not end the process. The next
+// commit makes it.
+func TestPanicWhenTheLogIsCopied(t *testing.T) {
+	ctx := context.Background()
+	var out bytes.Buffer
+	b := open(t, fresh(t)).(*backend)
+	defer b.Close()
+	planted := &once{Handler: slog.NewTextHandler(&out, nil)}
+	b.opts.Logger = slog.New(planted)
+	b.logCopied, b.logLimit = 64<<10, 64<<10
+	f := filler{store: b, value: bytes.Repeat([]byte("v"), 4096)}
+	reader, err := b.reads.Get(ctx) // so the log cannot be emptied, which is logged
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st contract.State
+	done, err := b.snapshot(reader, &st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// copied waits until the copy was made, or has panicked. The next commit would make it else.
+	copied := func() bool {
+		c, err := b.commits.Get(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.commits.Put(c)
+		return !b.copyDue || planted.did.Load()
+	}
+	f.grow(t, 100)
+	for !planted.did.Load() {
+		for !copied() {
+		}
+		f.update(t, 50)
+	}
+	f.update(t, 50)
+	done()
+	b.reads.Put(reader)
+	f.update(t, 1)
+	if log := out.String(); strings.Count(log, "level=ERROR") != 1 || !strings.Contains(log, "planted") {
+		t.Errorf("the log has %s", log)
+	}
 }

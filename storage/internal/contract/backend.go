@@ -443,8 +443,9 @@ type Backend interface {
 	// Leases returns leases with an ID from the given one on, in order of ID, at most limit (> 0).
 	Leases(ctx context.Context, from Lease, limit int) ([]LeaseRow, State, error)
 
-	// Lapsing returns the leases with the lowest expiry, in order of expiry, at most limit (> 0).
-	Lapsing(ctx context.Context, limit int) ([]LeaseRow, State, error)
+	// Lapsing returns the leases with an expiry from the given one on, in order of expiry, at most
+	// limit (> 0).
+	Lapsing(ctx context.Context, from int64, limit int) ([]LeaseRow, State, error)
 
 	// Attached returns live keys that are attached to a lease, from a key on, in order of keys, at
 	// most limit (> 0).

@@ -3,6 +3,7 @@ package contract
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 )
 
@@ -23,7 +24,8 @@ import (
 // lease, and its holder may well be alive. So a process ends a lease only if it has itself served
 // the store, without a gap, for as long as the lease was granted for; see [Served]. Whoever has
 // held the lease could have renewed it in all that time, by that process. After an outage every
-// lease has its whole time again, as etcd gives it to leases when a new leader begins.
+// lease has its whole time again, as etcd gives it to leases when a new leader begins. So has each
+// lease that a restore brings: in its history nobody could renew it before.
 //
 // Nothing of that is written, and processes need not agree on it:
 //
@@ -39,6 +41,12 @@ import (
 //
 // The price: a lease whose holder is gone lasts up to its time longer after an outage; and if all
 // processes are restarted more often than a lease's time, it lasts until that ends.
+//
+// No lease lasts longer from now on than it was granted for. When the database's clock goes back,
+// as that of a machine does which was ahead, the expiries that were written before lie too far in
+// the future. A process that finds such a lease renews it, under the lock, as its holder would do:
+// see [LeaseRow.Beyond]. So it lapses by the clock as it goes now. It does not end early, since
+// whoever holds it was told no more than that time, and at the latest now.
 
 // LeaseRow is a lease as the database holds it.
 type LeaseRow struct {
@@ -52,18 +60,31 @@ type LeaseRow struct {
 
 // Left is how long it is until the lease lapses. It is not positive if that is over.
 func (r *LeaseRow) Left(now time.Time) time.Duration {
-	return time.Duration(r.Expiry-now.UnixMicro()) * time.Microsecond
+	left := r.Expiry - now.UnixMicro()
+	return time.Duration(min(left, math.MaxInt64/1000)) * time.Microsecond
 }
 
+// whole is for how long it was granted.
+func (r *LeaseRow) whole() time.Duration { return time.Duration(r.TTL) * time.Second }
+
 // LapsesIn is Left in a process that has served the store since a time: there, a lease has as long
-// as it was granted for, from that time on. It is not positive if the lease has lapsed or ended.
+// as it was granted for, from that time on, and never longer. It is not positive if the lease has
+// lapsed or ended.
 func (r *LeaseRow) LapsesIn(now, since time.Time) time.Duration {
 	left := r.Left(now)
 	if r.Expiry == 0 {
 		return left
 	}
-	return max(left, time.Duration(r.TTL)*time.Second-now.Sub(since))
+	return min(max(left, r.whole()-now.Sub(since)), r.whole())
 }
+
+// clockSlack is how far an expiry may lie beyond what it could be. Clocks are set by less all the
+// time, and an answer may be older than a row that it brings. It is not worth a write.
+const clockSlack = time.Second
+
+// Beyond tells whether the lease lapses later than if it had been renewed just now. So it was
+// renewed when the database's clock was ahead of what it is now.
+func (r *LeaseRow) Beyond(now time.Time) bool { return r.Left(now)-clockSlack > r.whole() }
 
 // Renew makes the lease last from now on as long as it was granted for.
 func (r *LeaseRow) Renew(now time.Time) { r.Expiry = now.UnixMicro() + r.TTL*1_000_000 }
@@ -126,7 +147,7 @@ func RenewLeases(ctx context.Context, b Backend, leases []Lease,
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
 		served.Waited(time.Since(began))
 		st, renewed = tx.State(), nil
-		since := served.Answered(st.Now)
+		since := served.Told(st)
 		found, err := tx.Leases(leases)
 		for _, r := range found {
 			if r.LapsesIn(st.Now, since) > 0 {
@@ -142,6 +163,27 @@ func RenewLeases(ctx context.Context, b Backend, leases []Lease,
 	return renewed, st, err
 }
 
+// BoundLeases renews those of the leases that lapse too late, and returns how many these are, and
+// the state before it.
+func BoundLeases(ctx context.Context, b Backend, leases []Lease) (bounded int, st State, err error) {
+	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
+		st = tx.State()
+		found, err := tx.Leases(leases)
+		var rows []LeaseRow
+		for _, r := range found {
+			if r.Beyond(st.Now) {
+				r.Renew(st.Now)
+				rows = append(rows, r)
+			}
+		}
+		if bounded = len(rows); err != nil || bounded == 0 {
+			return err
+		}
+		return tx.PutLeases(rows)
+	})
+	return bounded, st, err
+}
+
 // Ended are the leases that have ended: now, by the caller, or before.
 type Ended struct{ Now, Before []Lease }
 
@@ -153,7 +195,7 @@ func EndLeases(ctx context.Context, b Backend, leases []Lease, revoked bool,
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
 		served.Waited(time.Since(began))
 		st, ended = tx.State(), Ended{}
-		since := served.Answered(st.Now)
+		since := served.Told(st)
 		found, err := tx.Leases(leases)
 		var rows []LeaseRow
 		for _, r := range found {

@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -49,11 +50,27 @@ func TestService(t *testing.T) {
 		now   float64
 		since float64
 	}{{func() {}, 0, 0}, {func() {}, 3, 0}, {func() { s.Waited(gap) }, 4, 0},
-		{func() { s.Waited(gap + 1) }, 5, 5}, {func() {}, 6, 5}, {s.Rests, 9, 5}, {s.Lost, 10, 10},
-		{func() {}, 200, 200}} {
+		{func() { s.Waited(gap + 1) }, 5, 5}, {func() {}, 6, 5}, {func() { s.Rests(1) }, 9, 5}, {s.Lost, 10, 10},
+		{func() {}, 200, 200}, {func() { s.Rests(1); s.Wakes(1) }, 201, 200},
+		{func() { s.Rests(1); s.Wakes(2) }, 202, 202}, {func() { s.Wakes(3) }, 203, 202}} {
 		step.do()
 		if got := s.Answered(at(step.now)); !got.Equal(at(step.since)) {
 			t.Errorf("step %d: it is served since %s, want %v s", i, got.Sub(start), step.since)
+		}
+	}
+}
+
+// TestServedHistory: in another history, a store is served since it was first seen there.
+func TestServedHistory(t *testing.T) {
+	start := time.Unix(1_000_000, 0)
+	s := NewServed(time.Hour, time.Now)
+	for i, step := range []struct {
+		epoch      Epoch
+		now, since time.Duration
+	}{{3, 0, 0}, {3, 9, 0}, {4, 10, 10}, {4, 20, 10}, {3, 21, 21}} {
+		st := State{Head: Position{Epoch: step.epoch}, Now: start.Add(step.now * time.Second)}
+		if got := s.Told(st); !got.Equal(start.Add(step.since * time.Second)) {
+			t.Errorf("step %d: it is served since %s", i, got.Sub(start))
 		}
 	}
 }
@@ -67,6 +84,8 @@ func TestLapsesIn(t *testing.T) {
 	}{
 		{9, 10, 100, 9}, {9, 10, 5, 9}, {9, 10, 0, 10}, {3, 10, 5, 5}, {-1, 10, 9, 1},
 		{-1, 10, 10, 0}, {-1, 10, 11, -1}, {-7, 10, 12, -2}, {MaxTTL, MaxTTL, 0, MaxTTL},
+		// The database's clock was set back, and is a little behind what the process knows.
+		{3600, 10, 100, 10}, {3600, 10, 0, 10}, {5, 10, -1, 10},
 	} {
 		r := LeaseRow{TTL: int64(test.ttl), Expiry: now.Add(test.left * time.Second).UnixMicro()}
 		if got := r.LapsesIn(now, now.Add(-test.served*time.Second)); got != test.want*time.Second {
@@ -76,6 +95,43 @@ func TestLapsesIn(t *testing.T) {
 	ended := LeaseRow{TTL: 10}
 	if got := ended.LapsesIn(now, now); got > 0 {
 		t.Errorf("a lease that has ended lasts for %s", got)
+	}
+}
+
+// TestBeyond: which leases lapse later than they can.
+func TestBeyond(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	for _, test := range []struct {
+		ttl, expiry int64
+		want        bool
+	}{
+		{10, 0, false}, {10, now.UnixMicro() - 1, false}, {10, now.UnixMicro() + 10_000_000, false},
+		{10, now.UnixMicro() + 11_000_000, false}, {10, now.UnixMicro() + 11_000_001, true},
+		{10, math.MaxInt64, true}, {MaxTTL, now.UnixMicro() + MaxTTL*1_000_000, false},
+		{MaxTTL, math.MaxInt64, true},
+	} {
+		r := LeaseRow{TTL: test.ttl, Expiry: test.expiry}
+		if r.Beyond(now) != test.want {
+			t.Errorf("%+v: %t", test, !test.want)
+		}
+		if left := r.LapsesIn(now, now.Add(-time.Hour)); left > r.whole() {
+			t.Errorf("%+v lasts for %s", test, left)
+		}
+	}
+}
+
+// TestPulse: how often a process has stood still, by the times at which it ran.
+func TestPulse(t *testing.T) {
+	start := time.Unix(1_000_000, 0)
+	p := NewPulse(4 * time.Second)
+	for i, beat := range []struct {
+		at    time.Duration
+		stops int
+	}{{0, 0}, {time.Second, 0}, {5 * time.Second, 0}, {9*time.Second + 1, 1}, {10 * time.Second, 1},
+		{time.Hour, 2}, {time.Hour - time.Minute, 2}, {time.Hour - time.Second, 3}} {
+		if got := p.Beat(start.Add(beat.at)); got != beat.stops {
+			t.Errorf("beat %d: %d stops", i, got)
+		}
 	}
 }
 

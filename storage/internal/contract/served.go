@@ -12,9 +12,13 @@ type Served struct {
 	gap time.Duration
 	// clock is the process's own, which nobody sets.
 	clock func() time.Time
-	// mu protects the field below.
+	// mu protects the fields below.
 	mu sync.Mutex
 	at service
+	// epoch is that of the last state.
+	epoch Epoch
+	// stops is how often the process had stood still when the store began to rest.
+	stops int
 }
 
 // NewServed makes a Served. Where the process serves, answers come in shorter intervals than gap.
@@ -60,6 +64,17 @@ func (s *Served) Answered(now time.Time) (since time.Time) {
 	return s.at.since
 }
 
+// Told is Answered for an answer that tells the state. In another history, as a restore brings it,
+// nobody could renew a lease before.
+func (s *Served) Told(st State) (since time.Time) {
+	s.mu.Lock()
+	if st.Head.Epoch != s.epoch {
+		s.epoch, s.at.lost = st.Head.Epoch, true
+	}
+	s.mu.Unlock()
+	return s.Answered(st.Now)
+}
+
 // Lost notes that somebody was refused: the database does not answer, or writes nothing.
 func (s *Served) Lost() {
 	s.mu.Lock()
@@ -75,9 +90,44 @@ func (s *Served) Waited(d time.Duration) {
 	}
 }
 
-// Rests notes that the store is closed, and will be opened for whoever asks for it.
-func (s *Served) Rests() {
+// Rests notes that the store is closed, and will be opened for whoever asks for it. stops is how
+// often the process has stood still by now.
+func (s *Served) Rests(stops int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.at.rests = true
+	s.at.rests, s.stops = true, stops
+}
+
+// Wakes notes that the store is opened again. If the process has stood still meanwhile, whoever
+// asked for it then was not answered.
+func (s *Served) Wakes(stops int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at.lost = s.at.lost || s.at.rests && stops != s.stops
+}
+
+// Pulse notices that a process stands still: that somebody stops or freezes it, and lets it go on.
+// Where stores are open, answers are missing then. Where all are closed, nothing else tells: the
+// database's clock and the process's own go on alike.
+type Pulse struct {
+	gap time.Duration
+	// mu protects the fields below.
+	mu    sync.Mutex
+	last  time.Time
+	stops int
+}
+
+// NewPulse makes a Pulse. While the process runs, it beats in shorter intervals than gap.
+func NewPulse(gap time.Duration) *Pulse { return &Pulse{gap: gap} }
+
+// Beat notes that the process runs, at a time of its own clock, and returns how often it has stood
+// still.
+func (p *Pulse) Beat(now time.Time) (stops int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.last.IsZero() && now.Sub(p.last) > p.gap {
+		p.stops++
+	}
+	p.last = now
+	return p.stops
 }

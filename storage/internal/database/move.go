@@ -97,7 +97,7 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := m.tidy(ctx); err != nil {
+	if err := m.resume(ctx); err != nil {
 		return 0, err
 	}
 	if m.is.Store == to {
@@ -150,10 +150,16 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 }
 
 // adopt records a store that has such objects of its own as their place, if there are no others.
+// From its record on nobody serves them, until the one that ends it.
 func (m *move) adopt(ctx context.Context, source, target *mvcc.Engine, to string) error {
 	from := m.is.Store
 	both := fmt.Errorf("both the store %q and the store %q have some: name another store, or "+
 		"delete those in one of the two", from, to)
+	// What is newer than that is not overlooked.
+	head, err := source.Head(ctx)
+	if err != nil {
+		return err
+	}
 	if some, err := anyBelow(ctx, source, m.directory); err != nil {
 		return err
 	} else if some {
@@ -162,25 +168,44 @@ func (m *move) adopt(ctx context.Context, source, target *mvcc.Engine, to string
 	if err := m.claim(ctx, to); err != nil {
 		return err
 	}
-	head, err := source.Head(ctx)
-	if err != nil {
-		return err
-	}
 	if _, err := target.FenceBeyond(ctx, head); err != nil {
 		return err
 	}
-	if err := m.record(ctx, to, "", 0); err != nil {
+	if err := m.record(ctx, to, from, head); err != nil {
 		return err
 	}
-	// A server that had not heard of it may have written, before the fence.
-	if _, err := source.Fence(ctx); err != nil {
+	some, err := written(ctx, source, m.directory)
+	switch {
+	case err != nil:
 		return err
+	case some:
+		return errors.Join(both, m.record(ctx, from, "", 0))
 	}
-	some, err := anyBelow(ctx, source, m.directory)
-	if err == nil && some {
-		err = errors.Join(both, m.record(ctx, from, "", 0))
+	return m.record(ctx, to, "", 0)
+}
+
+// written fences a store in which the objects below a directory are no more, as is recorded, and
+// tells whether it has any. A server that has not heard of the record may have written them, before
+// the fence. After it, none does; see move.
+func written(ctx context.Context, s *mvcc.Engine, directory contract.Key) (bool, error) {
+	if _, err := s.Fence(ctx); err != nil {
+		return false, err
 	}
-	return err
+	return anyBelow(ctx, s, directory)
+}
+
+// resume ends a move that was interrupted. It may have been interrupted before its fence.
+func (m *move) resume(ctx context.Context) error {
+	if m.is.Also != "" && m.is.Copied > 0 {
+		also, err := m.store.at(ctx, m.c, m.is.Also)
+		if err != nil {
+			return err
+		}
+		if _, err := also.mvcc.Fence(ctx); err != nil {
+			return err
+		}
+	}
+	return m.tidy(ctx)
 }
 
 // tidy ends a move that was interrupted, where the objects are. It deletes the others only if there

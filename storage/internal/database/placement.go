@@ -36,9 +36,15 @@ import (
 //     that was dropped is in nobody's way, and what claims or keeps the place of one that is not
 //     used any more is moved back by MoveResource.
 //
-// So a server looks for the objects of a resource where they are. The one exception is a server
-// that runs without the assignment while another one records it: until it hears of that, it may
-// write objects where nobody looks for them any more.
+// So a server looks for the objects of a resource where they are. A server may run without the
+// assignment while another one records it. Until it hears of that, it would write objects where
+// nobody looks for them any more. So the record says at first that the objects are being moved; the
+// store where they would be is fenced; and if there is one by then, the record is taken back. Why
+// that is enough: see move.
+//
+// All this is among programs that follow the record. `rowkeeper etcd` does not: it has no
+// resources, and its clients may want to see any key. What they write below a directory that is
+// kept elsewhere, no server finds.
 //
 // A resource's other store is fenced beyond the history of the old one before it is recorded. So a
 // client that resumes at a revision of the old one is told that it has expired.
@@ -80,7 +86,8 @@ type placement struct {
 	// directory are not valid.
 	Also string `json:"also,omitempty"`
 	// Claims is the other store that is to be recorded as Store, while it is found out whether that
-	// may be. It says nothing of where the objects are.
+	// may be. It says nothing of where the objects are. If it is Store, there were no objects, and
+	// what is still to be found out is whether somebody has written one to Also.
 	Claims string `json:"claims,omitempty"`
 	// Copied is the revision of Also up to which everything is in Store, too. It is 0 while Also
 	// holds nothing but copies.
@@ -109,6 +116,9 @@ func (p placement) check(directory contract.Key) error {
 func (p placement) usual(own string) bool {
 	return (p.Store == own || p.Store == "") && p.Also == ""
 }
+
+// begun tells whether somebody has begun to record another place for what is in the own store.
+func (p placement) begun() bool { return p.Also != "" && p.Claims == p.Store }
 
 // needs tells whether a store keeps the objects, or may do so soon.
 func (p placement) needs(store string) bool {
@@ -268,7 +278,7 @@ func (pl *placements) compare(p placement, store string) error {
 		right = "leave --store-for out"
 	}
 	switch {
-	case p.Also != "":
+	case p.Also != "" && (p.Store == store || !p.begun()):
 		return fmt.Errorf("the objects of %s are being moved between the stores %q and %q: wait "+
 			"until that has ended, or end it by %s", p.Resource, p.Store, p.Also,
 			p.moveTo(store, pl.own))
@@ -300,7 +310,8 @@ func Agrees(s *Store, prefix string) error {
 	defer pl.mu.Unlock()
 	for _, directory := range slices.Sorted(maps.Keys(pl.known.places)) {
 		p := pl.known.places[directory]
-		if p.Prefix != path.Join("/", prefix) || p.usual(pl.own) {
+		if p.Prefix != path.Join("/", prefix) || p.usual(pl.own) ||
+			p.begun() && p.Store == pl.storeOf(p.Resource) {
 			continue
 		}
 		if err := pl.compare(p, pl.storeOf(p.Resource)); err != nil {
@@ -322,7 +333,7 @@ func EngineFor(s *Store, resource, prefix string, directory contract.Key) (*mvcc
 	}
 	r := pl.known
 	pl.mu.Unlock()
-	if store == pl.own || !r.places[directory].usual(pl.own) {
+	if is := r.places[directory]; store == pl.own || !is.usual(pl.own) && !is.begun() {
 		return pl.serve(s, r, directory, p)
 	}
 	if err := p.check(directory); err != nil {
@@ -361,7 +372,8 @@ func (pl *placements) serve(s *Store, r record, directory contract.Key,
 	return pl.others[p.Store].mvcc, nil
 }
 
-// record records where a directory is that is not as usual, unless there are objects.
+// record records where a directory is that is not as usual, unless there are objects. It goes on
+// where another process has ended.
 func (s *Store) record(ctx context.Context, directory contract.Key, p placement) (record, error) {
 	other := s.placements.others[p.Store]
 	for {
@@ -369,50 +381,81 @@ func (s *Store) record(ctx context.Context, directory contract.Key, p placement)
 		if err != nil {
 			return r, err
 		}
-		if !r.places[directory].usual(s.placements.own) {
+		switch is := r.places[directory]; {
+		case is.begun() && is.Store == p.Store:
+		case !is.usual(s.placements.own):
 			return r, nil
+		default:
+			r, err = s.begin(ctx, r, directory, p, other.mvcc)
 		}
-		here := p
-		here.Store = s.placements.own
-		switch some, err := anyBelow(ctx, s.mvcc, directory); {
-		case err != nil:
-			return r, err
-		case some:
-			return r, s.placements.compare(here, p.Store)
+		if err == nil {
+			r, err = s.settle(ctx, r, directory, p)
 		}
-		if err := s.free(ctx, directory, p.Store); err != nil {
-			return r, err
-		}
-		switch some, err := anyBelow(ctx, other.mvcc, directory); {
-		case err != nil:
-			return r, err
-		case some:
-			return r, fmt.Errorf("the store %q has objects of %s that it was not given by the store "+
-				"%q: name another store, or, if they are meant, run %s", p.Store, p.Resource,
-				s.placements.own, p.moveTo(p.Store, s.placements.own))
-		}
-		r, err = s.claim(ctx, r, directory, here, p.Store)
-		if conflict := (*contract.ConflictError)(nil); errors.As(err, &conflict) {
-			continue
-		} else if err != nil {
-			return r, err
-		}
-		head, err := s.mvcc.Head(ctx)
-		if err != nil {
-			return r, err
-		}
-		if st, err := other.mvcc.State(ctx); err != nil {
-			return r, err
-		} else if st.Compacted <= head {
-			if _, err := other.mvcc.FenceBeyond(ctx, head); err != nil {
-				return r, err
-			}
-		}
-		r, err = r.write(ctx, s.mvcc, s.placements.own, directory, p)
-		if conflict := (*contract.ConflictError)(nil); !errors.As(err, &conflict) {
+		// Another process may do the same, and has written or fenced.
+		if conflict := (*contract.ConflictError)(nil); !errors.As(err, &conflict) &&
+			!errors.Is(err, mvcc.ErrOtherEra) {
 			return r, err
 		}
 	}
+}
+
+// begin records that a directory is about to be in another store, if neither has any objects of it.
+func (s *Store) begin(ctx context.Context, r record, directory contract.Key, p placement,
+	other *mvcc.Engine) (record, error) {
+	here := p
+	here.Store = s.placements.own
+	// What is newer than that is not overlooked.
+	head, err := s.mvcc.Head(ctx)
+	if err != nil {
+		return r, err
+	}
+	switch some, err := anyBelow(ctx, s.mvcc, directory); {
+	case err != nil:
+		return r, err
+	case some:
+		return r, s.placements.compare(here, p.Store)
+	}
+	if err := s.free(ctx, directory, p.Store); err != nil {
+		return r, err
+	}
+	switch some, err := anyBelow(ctx, other, directory); {
+	case err != nil:
+		return r, err
+	case some:
+		return r, fmt.Errorf("the store %q has objects of %s that it was not given by the store "+
+			"%q: name another store, or, if they are meant, run %s", p.Store, p.Resource,
+			s.placements.own, p.moveTo(p.Store, s.placements.own))
+	}
+	if r, err = s.claim(ctx, r, directory, here, p.Store); err != nil {
+		return r, err
+	}
+	if st, err := other.State(ctx); err != nil {
+		return r, err
+	} else if st.Compacted <= head {
+		if _, err := other.FenceBeyond(ctx, head); err != nil {
+			return r, err
+		}
+	}
+	p.Also, p.Copied, p.Claims = s.placements.own, head, p.Store
+	return r.write(ctx, s.mvcc, s.placements.own, directory, p)
+}
+
+// settle ends what begin has begun. If somebody has written an object meanwhile, it is taken back.
+func (s *Store) settle(ctx context.Context, r record, directory contract.Key,
+	p placement) (record, error) {
+	late, err := written(ctx, s.mvcc, directory)
+	if err != nil {
+		return r, err
+	}
+	if !late {
+		return r.write(ctx, s.mvcc, s.placements.own, directory, p)
+	}
+	here := p
+	here.Store = s.placements.own
+	if r, err = r.write(ctx, s.mvcc, s.placements.own, directory, here); err != nil {
+		return r, err
+	}
+	return r, s.placements.compare(here, p.Store)
 }
 
 // claim makes sure that no other store of the database keeps the objects of a directory in the

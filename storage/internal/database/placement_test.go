@@ -2,6 +2,7 @@ package database
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -245,24 +246,24 @@ func TestMoveLosesNothing(t *testing.T) {
 	}
 	x.close(db)
 	x.move("fast", 0)
-	// What is there is never recorded as copies, which an interrupted move leaves to be deleted.
+	// What is there is never recorded as not valid, which an interrupted move leaves to be deleted.
 	log, err := x.backend("").Tail(t.Context(), head+1, 100, contract.PrevOfDeletions)
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := ""
+	last := placement{}
 	for _, row := range log.Rows {
 		if row.Key != placementKey {
 			continue
 		}
 		r, err := parseRecord(row.Value)
-		if err != nil || r.places[podsHere].Also != "" {
+		if err != nil || r.places[podsHere].Also == "fast" {
 			t.Fatalf("the move has recorded %s, %v", row.Value, err)
 		}
-		store = r.places[podsHere].Store
+		last = r.places[podsHere]
 	}
-	if store != "fast" {
-		t.Errorf("the move has recorded %q last", store)
+	if last.Store != "fast" || last.Also != "" {
+		t.Errorf("the move has recorded %+v last", last)
 	}
 	db = x.open("fast")
 	if n := len(list(t, pods(t, db))); n != 1 {
@@ -579,4 +580,199 @@ func TestRestoreKeepsStoreFor(t *testing.T) {
 	if err := restore(store, before); err != nil {
 		t.Error(err)
 	}
+}
+
+// lateWrite is a driver. Just before the record of a place is committed, a server that has not
+// heard of it writes a pod to the default store, once.
+func (d aDatabase) lateWrite(driver contract.Driver) (late contract.Driver, wrote func() bool) {
+	done := false
+	return through{driver, func(b contract.Backend) contract.Backend {
+		return recording{b, func() {
+			if !done {
+				done = true
+				d.write(contract.Mutation{Key: podKey("late")})
+			}
+		}}
+	}}, func() bool { return done }
+}
+
+// recording calls record before each commit of a record that names another place.
+type recording struct {
+	contract.Backend
+	record func()
+}
+
+func (b recording) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
+	for _, m := range g.Mutations {
+		r, err := parseRecord(m.Value)
+		if m.Key == placementKey && err == nil && r.places[podsHere].Store == "fast" {
+			b.record()
+		}
+	}
+	return b.Backend.Commit(ctx, g)
+}
+
+// TestStoreForBesideServer: a server that serves a resource from the own store has confirmed an
+// object when another one is about to record another place. The object is not lost: the record is
+// taken back.
+func TestStoreForBesideServer(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		late := x
+		driver, wrote := x.lateWrite(d.Driver)
+		late.config.Drivers = []contract.Driver{driver}
+		late.refused("fast", `the objects of pods are kept in the store "default", not in "fast"`,
+			"leave --store-for out")
+		if !wrote() {
+			t.Fatal("nothing was written")
+		}
+		db := x.open("")
+		if n := len(list(t, pods(t, db))); n != 1 {
+			t.Errorf("%d pods are served", n)
+		}
+		remove(t, pods(t, db), "late")
+		x.close(db)
+		db = x.open("fast")
+		create(t, pods(t, db), "a")
+		if _, p := x.recordOf(db); p.Store != "fast" || p.Also != "" {
+			t.Errorf("%+v is recorded", p)
+		}
+	})
+}
+
+// TestStoreForIsInterrupted: a server that ends while it records a place is followed by one that
+// ends that, unless an object was written meanwhile.
+func TestStoreForIsInterrupted(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		begin := func() {
+			t.Helper()
+			db := x.open("fast")
+			defer x.close(db)
+			r, _ := x.recordOf(db)
+			p := placement{Prefix: "/registry", Resource: "pods", Store: "fast"}
+			if _, err := db.begin(t.Context(), r, podsHere, p, db.placements.others["fast"].mvcc); err != nil {
+				t.Fatal(err)
+			}
+		}
+		begin()
+		x.refused("", `kept in the store "fast"`)
+		x.write(contract.Mutation{Key: podKey("late")})
+		x.refused("fast", `kept in the store "default"`)
+		if n := x.count("default"); n != 1 {
+			t.Errorf("%d pods are there", n)
+		}
+		x.write(contract.Mutation{Key: podKey("late"), Delete: true})
+		begin()
+		db := x.open("fast")
+		if err := Agrees(db, DefaultPrefix); err != nil {
+			t.Error(err)
+		}
+		create(t, pods(t, db), "a")
+		x.refused("", "give --store-for pods=fast")
+	})
+}
+
+// TestStoreForTogether: servers that are told the same begin at the same time.
+func TestStoreForTogether(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		dbs := []*Store{x.open("fast"), x.open("fast"), x.open("fast")}
+		for round := range 3 {
+			prefix := fmt.Sprint("/registry", round)
+			directory := contract.Key(prefix + "/pods/")
+			var wg sync.WaitGroup
+			for i, db := range dbs {
+				wg.Go(func() {
+					s, err := EngineFor(db, "pods", prefix, directory)
+					if err != nil || s != db.placements.others["fast"].mvcc {
+						t.Errorf("round %d, server %d: %v", round, i, err)
+						return
+					}
+					key := directory + contract.Key(fmt.Sprint("ns/", i))
+					if _, err := s.Commit(t.Context(), contract.Mutation{Key: key, Value: []byte("v")}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			n, _, err := x.backend("fast").Count(t.Context(), directory, PrefixEnd(directory), 0, 0)
+			if err != nil || n != 3 {
+				t.Errorf("round %d: %d pods are there, %v", round, n, err)
+			}
+		}
+	})
+}
+
+// TestAdoptIsInterrupted: a store that has such objects of its own is about to become their place,
+// when the move ends. No server serves them then, and the next move ends it, unless a server that
+// has not heard of it has written one to the old place.
+func TestAdoptIsInterrupted(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		for _, written := range []bool{false, true} {
+			x := withStores(t, d)
+			tenant := x.config
+			tenant.Store = "fast"
+			db, err := Open(t.Context(), tenant, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			create(t, pods(t, db), "a")
+			x.close(db)
+			// It ends at its fence.
+			ended := errors.New("the process has ended")
+			recorded := false
+			moving := x.config
+			moving.Drivers = []contract.Driver{through{d.Driver, func(b contract.Backend) contract.Backend {
+				return lockless{recording{b, func() { recorded = true }}, func() error {
+					if recorded {
+						return contract.Errorf(contract.Invalid, "%w", ended)
+					}
+					return nil
+				}}
+			}}}
+			if _, err := MoveResource(t.Context(), moving, "", "pods", "fast"); !errors.Is(err, ended) {
+				t.Fatal(err)
+			}
+			for _, store := range []string{"", "fast"} {
+				x.refused(store, "being moved")
+			}
+			if written {
+				x.write(contract.Mutation{Key: podKey("late")})
+				_, err := MoveResource(t.Context(), x.config, "", "pods", "fast")
+				x.says(err, string(podKey("late"))+" was written")
+				x.write(contract.Mutation{Key: podKey("late"), Delete: true})
+			}
+			server, err := openOne(t.Context(), x.config.withDefaults())
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := server.mvcc.Epoch()
+			x.move("fast", 0)
+			if _, err := server.mvcc.Head(t.Context()); err != nil || server.mvcc.Epoch() == before {
+				t.Errorf("the old place was not fenced: %v", err)
+			}
+			x.close(server)
+			db = x.open("fast")
+			if n := len(list(t, pods(t, db))); n != 1 {
+				t.Errorf("there are %d pods", n)
+			}
+			x.close(db)
+			d = dbtest.Open(t, d.Kind)
+		}
+	})
+}
+
+// lockless refuses transactions under the lock, such as a fence.
+type lockless struct {
+	contract.Backend
+	refuse func() error
+}
+
+func (b lockless) Locked(ctx context.Context, o contract.LockOptions,
+	f func(contract.Tx) error) error {
+	if err := b.refuse(); err != nil {
+		return err
+	}
+	return b.Backend.Locked(ctx, o, f)
 }

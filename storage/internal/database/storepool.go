@@ -3,6 +3,7 @@ package database
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -50,7 +51,13 @@ type StorePool struct {
 	due map[string]timer
 	// served has the stores that were ever open: leases outlive that.
 	served map[string]*contract.Served
+	// broken has the stores that have panicked since they were last in order.
+	broken map[string]breaks
 	closed bool
+
+	// pulse beats by itself, and when a store is closed or opened.
+	pulse   *contract.Pulse
+	beating sync.WaitGroup
 
 	close sync.Once
 	// err is what Close returns.
@@ -63,6 +70,8 @@ type pooledStore struct {
 	settled chan struct{}
 	store   *Store
 	err     error
+	// opened is when it was opened.
+	opened time.Time
 	// users are those who use it or wait for it. While they are none, idle is to close it.
 	users int
 	idle  timer
@@ -71,6 +80,37 @@ type pooledStore struct {
 	// hurry keeps what is still done before it closes from taking long.
 	hurry context.CancelFunc
 }
+
+// breaks says how often a store has panicked, and how long it stays closed for that.
+type breaks struct {
+	n     int
+	until time.Time
+}
+
+const (
+	// brokenFor is how long a store stays closed that has panicked twice. It is doubled each time,
+	// to longestBroken at most. A store that was open for longer than that is taken for mended.
+	brokenFor     = time.Second
+	longestBroken = time.Minute
+)
+
+// again is after another panic, of a store that was open for a time. What happens once may be the
+// fault of a request, and the others who use the store do not wait. What happens again and again
+// would cost all processor time there is.
+func (b breaks) again(now time.Time, open time.Duration) breaks {
+	if open > longestBroken {
+		b = breaks{}
+	}
+	b.n++
+	b.until = now
+	if b.n > 1 {
+		b.until = now.Add(min(brokenFor<<min(b.n-2, 10), longestBroken))
+	}
+	return b
+}
+
+// pulseBeat is how often the pool notes that the process runs.
+const pulseBeat = time.Second
 
 // timer is a [time.Timer].
 type timer interface{ Stop() bool }
@@ -85,9 +125,25 @@ func OpenStores(ctx context.Context, c Config) (*StorePool, error) {
 	}
 	p := &StorePool{config: c, db: db, stores: map[string]*pooledStore{},
 		after: func(d time.Duration, f func()) timer { return time.AfterFunc(d, f) }, now: time.Now,
-		due: map[string]timer{}, served: map[string]*contract.Served{}, slots: make(chan struct{}, opening)}
+		due: map[string]timer{}, served: map[string]*contract.Served{}, broken: map[string]breaks{},
+		pulse: mvcc.Config{}.NewPulse(), slots: make(chan struct{}, opening)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.beating.Go(p.beat)
 	return p, nil
+}
+
+// beat notes that the process runs.
+func (p *StorePool) beat() {
+	ticker := time.NewTicker(pulseBeat)
+	defer ticker.Stop()
+	for {
+		p.pulse.Beat(time.Now())
+		select {
+		case <-ticker.C:
+		case <-p.ctx.Done():
+			return
+		}
+	}
 }
 
 // errPoolClosed answers what comes after Close.
@@ -126,7 +182,11 @@ func (p *StorePool) join(ctx context.Context, name string) (*pooledStore, error)
 		if s == nil {
 			// Not at each use: the check took a tenth of the processor time of a write
 			// through etcd's API.
-			if err := CheckStoreName(name); err != nil {
+			err := CheckStoreName(name)
+			if err == nil {
+				err = p.stillBroken(name)
+			}
+			if err != nil {
 				p.mu.Unlock()
 				return nil, err
 			}
@@ -159,6 +219,22 @@ func (p *StorePool) join(ctx context.Context, name string) (*pooledStore, error)
 	}
 }
 
+// stillBroken returns an error if a store is to stay closed, since it has panicked. mu is held.
+func (p *StorePool) stillBroken(name string) error {
+	left := p.broken[name].until.Sub(p.now())
+	if left <= 0 {
+		return nil
+	}
+	return contract.Errorf(contract.Unavailable, "the store %q has failed by a mistake of this program, "+
+		"again and again: it is opened anew in %s, and the server's log has the mistake", name,
+		max(left.Round(time.Second), time.Second))
+}
+
+// breaks notes that a store has panicked. mu is held.
+func (p *StorePool) breaks(name string, open time.Duration) {
+	p.broken[name] = p.broken[name].again(p.now(), open)
+}
+
 // leave counts one less.
 func (p *StorePool) leave(name string, s *pooledStore) {
 	p.mu.Lock()
@@ -180,13 +256,17 @@ func (p *StorePool) open(name string, s *pooledStore) {
 		c.served = mvcc.Config{}.NewServed(p.now)
 	}
 	p.mu.Unlock()
+	c.served.Wakes(p.pulse.Beat(time.Now()))
 	s.err = errPoolClosed
 	select {
 	case p.slots <- struct{}{}:
 		leave := sync.OnceFunc(func() { <-p.slots })
 		late := time.AfterFunc(openWait, leave)
 		ctx, cancel := context.WithTimeout(p.ctx, 2*c.Timeout)
-		s.store, s.err = c.openAnother(ctx, p.db)
+		s.err = contract.Recovered(func() (err error) {
+			s.store, err = c.openAnother(ctx, p.db)
+			return err
+		})
 		cancel()
 		late.Stop()
 		leave()
@@ -196,8 +276,15 @@ func (p *StorePool) open(name string, s *pooledStore) {
 	defer p.mu.Unlock()
 	c.served.Waited(p.now().Sub(began))
 	if s.err == nil {
-		p.served[name] = c.served
+		p.served[name], s.opened = c.served, p.now()
 		return
+	}
+	if panicked := (*contract.PanicError)(nil); errors.As(s.err, &panicked) {
+		p.config.Logger.Error("a store has panicked while it was opened", "store", name, "panic",
+			fmt.Sprint(panicked.Value), "stack", panicked.Stack)
+		s.err = contract.Errorf(contract.Unavailable, "the store %q cannot be opened, by a mistake of "+
+			"this program: the server's log has it", name)
+		p.breaks(name, 0)
 	}
 	c.served.Lost()
 	delete(p.stores, name)
@@ -268,14 +355,19 @@ func (p *StorePool) shut(name string, s *pooledStore) {
 			if next = unusedFor; !s.store.mvcc.Broken() {
 				next = p.rest(ctx, name, s.store)
 			}
-			if err := s.store.Close(); err != nil {
+			if err := contract.Recovered(s.store.Close); err != nil {
 				p.config.Logger.Warn("a store was not closed in order", "store", name, "err", err)
 			}
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if s.err == nil {
-			p.served[name].Rests()
+			p.served[name].Rests(p.pulse.Beat(time.Now()))
+			if s.store.mvcc.Broken() {
+				p.breaks(name, p.now().Sub(s.opened))
+			} else {
+				delete(p.broken, name)
+			}
 		}
 		if p.stores[name] == s {
 			delete(p.stores, name)
@@ -336,8 +428,11 @@ func (p *StorePool) wake(name string) {
 // open: of a store that is closed it finds out whether it is there and can be read.
 func (p *StorePool) Ready(ctx context.Context, name string) error {
 	p.mu.Lock()
-	s := p.stores[name]
+	s, err := p.stores[name], p.stillBroken(name)
 	p.mu.Unlock()
+	if s == nil && err != nil {
+		return err
+	}
 	if store := s.open(); store != nil {
 		if err := store.Ready(ctx); !errors.Is(err, contract.ErrClosed) {
 			return err
@@ -401,6 +496,7 @@ func (p *StorePool) closeAll() error {
 	var errs []error
 	p.cancel()
 	p.work.Wait()
+	p.beating.Wait()
 	for _, s := range open {
 		if s.idle != nil {
 			s.idle.Stop()

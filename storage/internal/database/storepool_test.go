@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -243,10 +247,10 @@ func TestStorePoolLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
-	p.closes(t, clock)
-	p.sleeps(t, clock, 7*time.Minute)
-	p.wakes(t, clock, 2*time.Minute)
-	p.closes(t, clock)
+	p.closesNow(t)
+	p.sleeps(t, clock, 8*time.Minute)
+	p.wakes(t, clock, time.Minute)
+	p.closesNow(t)
 	b := aDatabase{t, p.config}.backend("team-a")
 	row, _, err := b.Get(t.Context(), "/k")
 	n, _, countErr := b.CountLeases(t.Context())
@@ -260,6 +264,22 @@ func TestStorePoolLeases(t *testing.T) {
 func (p *StorePool) closes(t *testing.T, clock *clocktesting.FakeClock) {
 	t.Helper()
 	clock.Step(unusedFor)
+	p.work.Wait()
+	if p.openNow() != 0 {
+		t.Fatal("a store that nobody uses is open")
+	}
+}
+
+// closesNow closes the stores that nobody uses, without a minute's passing: what an open store has
+// asked the database before would be answered after that.
+func (p *StorePool) closesNow(t *testing.T) {
+	t.Helper()
+	p.mu.Lock()
+	open := maps.Clone(p.stores)
+	p.mu.Unlock()
+	for name, s := range open {
+		p.expire(name, s)
+	}
 	p.work.Wait()
 	if p.openNow() != 0 {
 		t.Fatal("a store that nobody uses is open")
@@ -518,4 +538,131 @@ func (d stuckDatabase) Store(ctx context.Context, name string) (contract.Backend
 		}
 	}
 	return d.Database.Store(ctx, name)
+}
+
+// TestBreaks: how long a store stays closed that has panicked, by how long it was open before.
+func TestBreaks(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	b := breaks{}
+	for i, test := range []struct{ open, want time.Duration }{{0, 0}, {0, time.Second},
+		{time.Minute, 2 * time.Second}, {0, 4 * time.Second}, {0, 8 * time.Second}, {0, 16 * time.Second},
+		{0, 32 * time.Second}, {0, time.Minute}, {0, time.Minute}, {time.Minute + 1, 0},
+		{0, time.Second}} {
+		b = b.again(now, test.open)
+		if got := b.until.Sub(now); got != test.want {
+			t.Errorf("panic %d: the store stays closed for %s, want %s", i, got, test.want)
+		}
+	}
+	b.n = 1_000_000
+	if got := b.again(now, 0).until.Sub(now); got != longestBroken {
+		t.Errorf("in the end it stays closed for %s", got)
+	}
+}
+
+// panics is a driver whose stores panic while they are opened.
+type panics struct {
+	*memdb.Database
+	armed  *atomic.Bool
+	opened *atomic.Int64
+}
+
+func (d panics) Connect(ctx context.Context, url string,
+	o contract.DriverOptions) (contract.Database, error) {
+	db, err := d.Database.Connect(ctx, url, o)
+	return throughDatabase{db, func(b contract.Backend) contract.Backend {
+		b.(*memdb.Backend).Hook = func(_ context.Context, method string) error {
+			if method == "State" && d.armed.Load() {
+				d.opened.Add(1)
+				panic("planted")
+			}
+			return nil
+		}
+		return b
+	}}, err
+}
+
+// TestStorePoolPanics: a store that panics while it is opened, or soon after, ends neither the
+// process nor another store, and is opened again at once, and then ever more rarely.
+func TestStorePoolPanics(t *testing.T) {
+	var armed atomic.Bool
+	var opened atomic.Int64
+	d := memdb.New(t.Name(), time.Now)
+	clock := clocktesting.NewFakeClock(time.Now())
+	p := openAt(t, Config{URL: "memdb:", Migrate: true, Logger: slog.New(slog.DiscardHandler),
+		Drivers: []contract.Driver{panics{d, &armed, &opened}}}, clock)
+	use := func() (*Store, error) {
+		store, release, err := p.Use(t.Context(), contract.DefaultStore)
+		if err == nil {
+			release()
+		}
+		return store, err
+	}
+	fails := func(opens int64, words string) {
+		t.Helper()
+		before := opened.Load()
+		_, err := use()
+		if err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%v, want %q", err, words)
+		}
+		if n := opened.Load() - before; n != opens {
+			t.Errorf("it was opened %d times", n)
+		}
+	}
+	armed.Store(true)
+	fails(1, "cannot be opened")
+	fails(1, "cannot be opened")
+	fails(0, "opened anew in 1s")
+	if err := p.Ready(t.Context(), contract.DefaultStore); err == nil {
+		t.Error("it is ready")
+	}
+	clock.Step(time.Second)
+	fails(1, "cannot be opened")
+	clock.Step(time.Second)
+	fails(0, "opened anew in 1s")
+	clock.Step(time.Second)
+	armed.Store(false)
+	store, err := use()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.mvcc.Break()
+	fails(0, "opened anew in 4s")
+	clock.Step(4 * time.Second)
+	if store, err = use(); err != nil {
+		t.Fatal(err)
+	}
+	clock.Step(longestBroken + time.Second)
+	store.mvcc.Break()
+	if store, err = use(); err != nil || store.mvcc.Broken() {
+		t.Errorf("after a long time it is not opened at once: %v", err)
+	}
+}
+
+// TestStorePoolStandsStill: that nobody had a store open is an outage if the process stood still
+// meanwhile: whoever had asked for the store would not have got it.
+func TestStorePoolStandsStill(t *testing.T) {
+	d := dbtest.Open(t, dbtest.SQLite)
+	created, clock := openPool(t, d, "team-a")
+	if err := created.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p := openAt(t, Config{URL: d.URL, Drivers: []contract.Driver{d.Driver}, Clock: clock.Now}, clock)
+	store, release, err := p.Use(t.Context(), "team-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := store.mvcc.GrantLease(t.Context(), 7, 9*60); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	p.closesNow(t)
+	p.pulse.Beat(time.Now().Add(time.Hour)) // as if the last one was an hour ago
+	p.wakes(t, clock, 9*time.Minute)
+	if store, release, err = p.Use(t.Context(), "team-a"); err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if _, left, _, err := store.mvcc.LeaseOf(t.Context(), 7); err != nil || left < 8*time.Minute {
+		t.Errorf("the lease lasts %s, %v", left, err)
+	}
 }

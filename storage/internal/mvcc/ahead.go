@@ -37,6 +37,8 @@ type ahead struct {
 	ctx context.Context
 	// state reads the state, which proves a page.
 	state func(context.Context) (contract.State, error)
+	// guard is Engine.guarded.
+	guard func(func()) func()
 	// keepFor is how long a page is kept.
 	keepFor time.Duration
 
@@ -63,9 +65,10 @@ type aheadPage struct {
 	timer *time.Timer
 }
 
-func newAhead(ctx context.Context, state func(context.Context) (contract.State, error)) *ahead {
-	return &ahead{ctx: ctx, state: state, keepFor: aheadFor, turns: map[RangeOptions]struct{}{},
-		pages: map[RangeOptions]*aheadPage{}}
+func newAhead(ctx context.Context, state func(context.Context) (contract.State, error),
+	guard func(func()) func()) *ahead {
+	return &ahead{ctx: ctx, state: state, guard: guard, keepFor: aheadFor,
+		turns: map[RangeOptions]struct{}{}, pages: map[RangeOptions]*aheadPage{}}
 }
 
 func (a *ahead) link(next reader) reader { a.reader = next; return a }
@@ -116,21 +119,27 @@ func (a *ahead) turned(o RangeOptions, res *RangeResult) {
 	p := &aheadPage{done: make(chan struct{}), cancel: cancel}
 	a.pages[next] = p
 	a.reading++
-	a.wg.Go(func() {
+	a.wg.Go(a.guard(func() {
 		defer cancel()
+		defer a.wasRead(next, p)
+		p.err = contract.ErrClosed // if it panics
 		p.res, p.err = a.reader.Page(ctx, o)
-		close(p.done)
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.reading--
-		switch {
-		case a.pages[next] != p:
-		case p.err != nil || p.res.Bytes() > aheadBytes:
-			delete(a.pages, next)
-		default:
-			p.timer = time.AfterFunc(a.keepFor, func() { a.drop(next, p) })
-		}
-	})
+	}))
+}
+
+// wasRead ends the reading of a page.
+func (a *ahead) wasRead(key RangeOptions, p *aheadPage) {
+	close(p.done)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reading--
+	switch {
+	case a.pages[key] != p:
+	case p.err != nil || p.res.Bytes() > aheadBytes:
+		delete(a.pages, key)
+	default:
+		p.timer = time.AfterFunc(a.keepFor, func() { a.drop(key, p) })
+	}
 }
 
 // drop forgets a page that nobody has asked for.

@@ -87,18 +87,20 @@ func (a *announcer) run() {
 		var (
 			heads   []contract.Announced
 			timeout time.Duration
+			// reopened is that of all stores.
+			reopened bool
 		)
 		for s, r := range a.heads {
 			heads = append(heads, contract.Announced{Store: s.b, Revision: r})
 			a.telling[s] = struct{}{}
-			timeout = max(timeout, s.cfg.Timeout)
+			timeout, reopened = max(timeout, s.cfg.Timeout), s.cfg.Reopened
 		}
 		clear(a.heads)
 		var ctx context.Context
 		ctx, a.cancel = context.WithTimeout(context.Background(), timeout)
 		a.mu.Unlock()
 
-		err := heads[0].Store.(contract.Notifier).Announce(ctx, heads)
+		err := announce(ctx, heads, reopened)
 		a.mu.Lock()
 		switch {
 		case err == nil:
@@ -116,6 +118,16 @@ func (a *announcer) run() {
 		case <-a.hurry:
 		}
 	}
+}
+
+// announce announces. Where stores are opened again, a panic is an error like others, and closes
+// none of them: no more depends on an announcement than how soon others look.
+func announce(ctx context.Context, heads []contract.Announced, reopened bool) error {
+	do := func() error { return heads[0].Store.(contract.Notifier).Announce(ctx, heads) }
+	if reopened {
+		return contract.Recovered(do)
+	}
+	return do()
 }
 
 // close returns when what there is to tell of a store was told, or the committer has to stop. Then

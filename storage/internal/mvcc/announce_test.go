@@ -16,10 +16,11 @@ import (
 // announcing is a backend that writes down what is announced.
 type announcing struct {
 	*memdb.Backend
-	// fails is the error of every announcement. hold, if not nil, holds them back until it is
-	// closed.
-	fails error
-	hold  chan struct{}
+	// fails is the error of every announcement. panics: each panics. hold, if not nil, holds them
+	// back until it is closed.
+	fails  error
+	panics bool
+	hold   chan struct{}
 
 	mu        sync.Mutex
 	announced []contract.Revision
@@ -33,6 +34,9 @@ func (b *announcing) Announce(ctx context.Context, heads []contract.Announced) e
 	b.mu.Unlock()
 	if b.hold != nil {
 		<-b.hold
+	}
+	if b.panics {
+		panic("planted")
 	}
 	if b.fails != nil {
 		return b.fails

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,8 +68,15 @@ type Config struct {
 
 // NewServed makes a Served whose gap is longer than the longest pause between two polls.
 func (c Config) NewServed(clock func() time.Time) *contract.Served {
+	return contract.NewServed(c.gap(), clock)
+}
+
+// NewPulse makes a Pulse with the same gap.
+func (c Config) NewPulse() *contract.Pulse { return contract.NewPulse(c.gap()) }
+
+func (c Config) gap() time.Duration {
 	c = c.withDefaults()
-	return contract.NewServed(2*max(c.PollIdle, c.PollListening), clock)
+	return 2 * max(c.PollIdle, c.PollListening)
 }
 
 func (c Config) withDefaults() Config {
@@ -147,11 +153,11 @@ type Engine struct {
 	served *contract.Served
 	// reaping is held while expired keys are deleted. It protects damaged, the expired keys that
 	// cannot be deleted; ended, the leases that have ended and when this process sees to them; and
-	// passed, how many leases the last look has passed over.
+	// bounded, in which service it has seen that none lapses too late.
 	reaping   lock
 	damaged   map[contract.Key]damaged
 	ended     map[contract.Lease]time.Time
-	passed    int
+	bounded   service
 	sweepSoon chan struct{}
 	// excess is what was reached of the quota, nil if nothing was.
 	excess atomic.Pointer[contract.Excess]
@@ -207,11 +213,17 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Engine, error) 
 	s.rows = &rows{cache: cache, hub: s.hub, tailer: s.tailer, state: s.source.State}
 	s.deltas = newDeltas()
 	s.undo = &undo{values: s.source.values}
-	s.ahead = newAhead(s.ctx, s.source.State)
+	s.ahead = newAhead(s.ctx, s.source.State, s.guarded)
 	s.left = newLeft()
 	s.compose()
 
-	if err := s.beginInTime(ctx); err != nil {
+	begin := s.beginInTime
+	if cfg.Reopened { // who opens it again goes on after a panic
+		begin = func(ctx context.Context) error {
+			return contract.Recovered(func() error { return s.beginInTime(ctx) })
+		}
+	}
+	if err := begin(ctx); err != nil {
 		s.cancel()
 		s.commitCancel()
 		s.announcer.close(s)
@@ -339,15 +351,17 @@ func (s *Engine) guarded(f func()) func() {
 		return f
 	}
 	return func() {
-		defer func() {
-			if p := recover(); p != nil {
-				s.log.Error("a store has panicked and is closed", "panic", fmt.Sprint(p), "stack",
-					string(debug.Stack()))
-				s.Break()
-			}
-		}()
-		f()
+		err := contract.Recovered(func() error { f(); return nil })
+		if p := (*contract.PanicError)(nil); errors.As(err, &p) {
+			s.panicked(p)
+		}
 	}
+}
+
+// panicked closes the store after a panic.
+func (s *Engine) panicked(p *contract.PanicError) {
+	s.log.Error("a store has panicked and is closed", "panic", fmt.Sprint(p.Value), "stack", p.Stack)
+	s.Break()
 }
 
 // Break closes the store after a call of it has panicked, which may hold locks. It does not wait
@@ -358,11 +372,11 @@ func (s *Engine) Break() {
 	}
 	s.served.Lost() // nobody is answered until the store is opened again
 	s.droppedOnce.Do(func() { close(s.dropped) })
-	go func() {
+	go s.guarded(func() {
 		if err := s.Close(); err != nil {
 			s.log.Warn("a store was not closed in order", "err", err)
 		}
-	}()
+	})()
 }
 
 // Broken tells whether Break was called.
@@ -467,7 +481,7 @@ func (s *Engine) judge(ctx context.Context, seen contract.Position, st contract.
 		err = s.observe(ctx, seen, st)
 	}
 	if err == nil {
-		s.served.Answered(st.Now)
+		s.served.Told(st)
 		return st, nil
 	}
 	if ctx.Err() != nil {

@@ -96,7 +96,7 @@ func (p pager) Page(ctx context.Context, o RangeOptions) (*RangeResult, error) {
 // NewAhead makes an ahead, which reads pages by a function.
 func NewAhead(ctx context.Context,
 	page func(context.Context, RangeOptions) (*RangeResult, error)) Ahead {
-	a := newAhead(ctx, nil)
+	a := newAhead(ctx, nil, func(f func()) func() { return f })
 	a.link(pager{page: page})
 	return Ahead{a}
 }

@@ -138,7 +138,7 @@ func (s *Engine) LeaseOf(ctx context.Context, l contract.Lease) (row contract.Le
 		return row, 0, 0, err
 	}
 	if len(rows) > 0 && rows[0].Lease == l {
-		if left = rows[0].LapsesIn(st.Now, s.served.Answered(st.Now)); left > 0 {
+		if left = rows[0].LapsesIn(st.Now, s.served.Told(st)); left > 0 {
 			return rows[0], left, st.Head.Revision, nil
 		}
 	}
@@ -152,7 +152,7 @@ func (s *Engine) EachLease(ctx context.Context, each func(contract.Lease)) (cont
 		if err != nil {
 			return 0, err
 		}
-		since := s.served.Answered(st.Now)
+		since := s.served.Told(st)
 		for _, r := range rows {
 			if from = r.Lease + 1; r.LapsesIn(st.Now, since) > 0 {
 				each(r.Lease)
@@ -202,10 +202,15 @@ const leasesAtOnce = 512
 // was killed.
 const takeOver = 2 * time.Second
 
-// lapsing is what a look at the leases that lapse first has found.
+// passPause is how long the next look waits for each leasesAtOnce leases that this one has passed
+// over: after an outage there may be very many, and each of them may get another time.
+const passPause = 10 * time.Millisecond
+
+// lapsing is what a look at some leases has found.
 type lapsing struct {
-	// lapsed are to be ended, and ended have been, and their keys are to be deleted.
-	lapsed, ended []contract.Lease
+	// lapsed are to be ended, and ended have been, and their keys are to be deleted. beyond lapse
+	// too late.
+	lapsed, ended, beyond []contract.Lease
 	// waiting says for others that have ended when this process sees to their keys.
 	waiting map[contract.Lease]time.Time
 	// passed are the leases whose time is over and that are left as they are, for now.
@@ -214,8 +219,7 @@ type lapsing struct {
 	next time.Duration
 }
 
-// look decides what is done with the leases that lapse first. known are the waiting ones of the
-// last look.
+// look decides what is done with leases. known are the waiting ones of the last walk.
 func look(rows []contract.LeaseRow, now, since time.Time, known map[contract.Lease]time.Time) lapsing {
 	l := lapsing{waiting: map[contract.Lease]time.Time{}, next: contract.Never}
 	for i := range rows {
@@ -236,8 +240,9 @@ func look(rows []contract.LeaseRow, now, since time.Time, known map[contract.Lea
 			if r.Left(now) <= 0 {
 				l.passed++
 			}
-		case len(l.lapsed)+len(l.ended) == leasesAtOnce:
-			l.next = 0
+			if r.Beyond(now) {
+				l.beyond = append(l.beyond, r.Lease)
+			}
 		case r.Expiry == 0:
 			l.ended = append(l.ended, r.Lease)
 		default:
@@ -247,56 +252,150 @@ func look(rows []contract.LeaseRow, now, since time.Time, known map[contract.Lea
 	return l
 }
 
+// service is what a process has served since a time: while it goes on, no expiry can come to lie
+// too far in the future unseen.
+type service struct {
+	since time.Time
+	epoch contract.Epoch
+}
+
+// leaseWalk reads the leases in the order of expiry, each once, and does what is due. It goes on
+// for as long as their time is over, and to the last one if this process has not seen them all
+// since its service began. So it takes time that grows with the number of leases.
+type leaseWalk struct {
+	s       *Engine
+	service service
+	// from is the greatest expiry that was read, and seen the leases that have it.
+	from int64
+	seen map[contract.Lease]struct{}
+	// These are gathered from all looks.
+	waiting map[contract.Lease]time.Time
+	passed  int
+	next    time.Duration
+}
+
 // reapLeases ends the leases that have lapsed, deletes their keys, and returns the time until it
 // should look again. reaping is held.
 func (s *Engine) reapLeases(ctx context.Context) (time.Duration, error) {
-	for {
-		// Those that are passed over stay the first ones: they must not hide the others.
-		limit := leasesAtOnce + s.passed
-		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-		rows, st, err := s.b.Lapsing(opCtx, limit)
-		cancel()
-		if err != nil {
+	w := leaseWalk{s: s, waiting: map[contract.Lease]time.Time{}, next: contract.Never}
+	for more := true; more; {
+		var err error
+		if more, err = w.page(ctx); err != nil {
+			maps.Copy(s.ended, w.waiting)
 			return 0, err
-		}
-		l := look(rows, st.Now, s.served.Answered(st.Now), s.ended)
-		before := s.passed
-		s.ended, s.passed = l.waiting, l.passed
-		ended := contract.Ended{Before: l.ended}
-		if len(l.lapsed) > 0 {
-			opCtx, cancel = context.WithTimeout(ctx, s.cfg.Timeout)
-			ended, st, err = contract.EndLeases(opCtx, s.b, l.lapsed, false, s.served)
-			cancel()
-			if err != nil {
-				if ctx.Err() == nil {
-					s.served.Lost()
-				}
-				return 0, err
-			}
-			for _, id := range ended.Before { // by another process, a moment ago
-				s.ended[id] = st.Now.Add(takeOver)
-				s.passed++
-				l.next = min(l.next, takeOver)
-			}
-			if len(ended.Now)+len(ended.Before) < len(l.lapsed) {
-				l.next = 0 // some have got time, or were renewed a moment ago
-			}
-			ended.Before = l.ended
-		}
-		left, err := s.empty(ctx, slices.Concat(ended.Now, ended.Before), st.Head.Epoch)
-		if err != nil {
-			return 0, err
-		}
-		for _, id := range left {
-			s.ended[id] = st.Now.Add(reapRetry)
-			s.passed++
-			l.next = min(l.next, reapRetry)
-		}
-		done := len(ended.Now) + len(ended.Before) - len(left)
-		if len(rows) < limit && l.next > 0 || done == 0 && s.passed <= before {
-			return max(l.next, 0), nil
 		}
 	}
+	s.ended, s.bounded = w.waiting, w.service
+	return max(w.next, time.Duration(w.passed/leasesAtOnce)*passPause), nil
+}
+
+// page reads the next leases, and does what is due. It tells whether others have to be read.
+func (w *leaseWalk) page(ctx context.Context) (more bool, err error) {
+	s := w.s
+	limit := leasesAtOnce + 2*len(w.seen)
+	opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	rows, st, err := s.b.Lapsing(opCtx, w.from, limit)
+	cancel()
+	if err != nil {
+		return false, err
+	}
+	since := s.served.Told(st)
+	if w.service.since.IsZero() {
+		w.service = service{since, st.Head.Epoch}
+	}
+	if len(rows) == limit {
+		left := rows[len(rows)-1].Left(st.Now)
+		if more = left <= 0 || s.bounded != w.service; !more {
+			w.next = min(w.next, left)
+		}
+	}
+	for some := range slices.Chunk(w.fresh(rows), leasesAtOnce) {
+		if err := w.some(ctx, some, st, since); err != nil {
+			return false, err
+		}
+	}
+	return more, nil
+}
+
+// fresh leaves out the leases that the page before had.
+func (w *leaseWalk) fresh(rows []contract.LeaseRow) (fresh []contract.LeaseRow) {
+	for _, r := range rows {
+		if _, before := w.seen[r.Lease]; !before || r.Expiry > w.from {
+			fresh = append(fresh, r)
+		}
+		if r.Expiry > w.from || w.seen == nil {
+			w.from, w.seen = r.Expiry, map[contract.Lease]struct{}{}
+		}
+		w.seen[r.Lease] = struct{}{}
+	}
+	return fresh
+}
+
+// some does what is due of some leases.
+func (w *leaseWalk) some(ctx context.Context, rows []contract.LeaseRow, st contract.State,
+	since time.Time) error {
+	s := w.s
+	l := look(rows, st.Now, since, s.ended)
+	maps.Copy(w.waiting, l.waiting)
+	w.passed += l.passed
+	if len(l.beyond) > 0 {
+		if err := s.boundLeases(ctx, l.beyond); err != nil {
+			return err
+		}
+	}
+	ended := contract.Ended{Before: l.ended}
+	if len(l.lapsed) > 0 {
+		var err error
+		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		ended, st, err = contract.EndLeases(opCtx, s.b, l.lapsed, false, s.served)
+		cancel()
+		if err != nil {
+			return s.unwritten(ctx, err)
+		}
+		for _, id := range ended.Before { // by another process, a moment ago
+			w.waiting[id] = st.Now.Add(takeOver)
+			w.passed++
+			l.next = min(l.next, takeOver)
+		}
+		if len(ended.Now)+len(ended.Before) < len(l.lapsed) {
+			l.next = 0 // some have got time, or were renewed a moment ago
+		}
+		ended.Before = l.ended
+	}
+	left, err := s.empty(ctx, slices.Concat(ended.Now, ended.Before), st.Head.Epoch)
+	if err != nil {
+		return err
+	}
+	for _, id := range left {
+		w.waiting[id] = st.Now.Add(reapRetry)
+		w.passed++
+		l.next = min(l.next, reapRetry)
+	}
+	w.next = min(w.next, max(l.next, 0))
+	return nil
+}
+
+// boundLeases bounds leases that lapse too late.
+func (s *Engine) boundLeases(ctx context.Context, leases []contract.Lease) error {
+	opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	n, _, err := contract.BoundLeases(opCtx, s.b, leases)
+	if err != nil {
+		return s.unwritten(ctx, err)
+	}
+	if n > 0 {
+		s.log.Warn("leases lapsed later than they can, since the database's clock was ahead of what "+
+			"it is now, and have their whole time from now on", "leases", n)
+	}
+	return nil
+}
+
+// unwritten notes that leases could not be written. So they cannot be renewed, either.
+func (s *Engine) unwritten(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		s.served.Lost()
+	}
+	return err
 }
 
 // empty deletes the keys of leases that have ended in the epoch, and then the leases. It returns

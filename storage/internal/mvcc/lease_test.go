@@ -485,3 +485,151 @@ func TestGrantsTogether(t *testing.T) {
 		}
 	})
 }
+
+// TestClockGoesBack: when the database's clock was an hour ahead, leases last no longer than they
+// can by the clock as it is now, and no shorter. It does not matter how many there are, and whether
+// the process was there when the clock was set.
+func TestClockGoesBack(t *testing.T) {
+	for _, there := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var ahead atomic.Int64
+			ahead.Store(int64(time.Hour))
+			db := dbtest.DB{Kind: "memdb", Driver: memdb.New(t.Name(), func() time.Time {
+				return time.Now().Add(time.Duration(ahead.Load()))
+			})}
+			a := open(t, db, mvcc.Config{})
+			leased(t, a)
+			many := make([]*contract.LeaseRow, 2000)
+			for i := range many {
+				many[i] = &contract.LeaseRow{Lease: contract.Lease(1 + i), TTL: 1000}
+			}
+			b := openBackend(t, db)
+			defer b.Close()
+			if _, _, err := contract.GrantLeases(t.Context(), b, many); err != nil {
+				t.Fatal(err)
+			}
+			if err := attach(a, "/late", many[1999].Lease); err != nil {
+				t.Fatal(err)
+			}
+			if !there {
+				if err := a.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ahead.Store(0)
+			// These are renewed when the clock is right, and so come before the others.
+			some := make([]*contract.LeaseRow, 1000)
+			for i := range some {
+				some[i] = &contract.LeaseRow{Lease: contract.Lease(10_000 + i), TTL: 1000}
+			}
+			if _, _, err := contract.GrantLeases(t.Context(), b, some); err != nil {
+				t.Fatal(err)
+			}
+			if !there {
+				a = open(t, db, mvcc.Config{})
+			}
+			// The reaper looks within a minute.
+			if n := lastsFor(t, a, "/k"); n < 6 || n > 70 {
+				t.Errorf("there %t: a lease of 6 s lasts %d s after the clock went back", there, n)
+			}
+			if _, left, _, err := a.LeaseOf(t.Context(), many[1999].Lease); err != nil ||
+				left > 1000*time.Second || left < 900*time.Second {
+				t.Errorf("there %t: a lease of 1,000 s lasts %s, %v", there, left, err)
+			}
+			if n := lastsFor(t, a, "/late"); n < 900 || n > 1000 {
+				t.Errorf("there %t: a lease of 1,000 s lasts %d s more", there, n)
+			}
+		})
+	}
+}
+
+// lapsingReads counts the leases that are read to find those that lapse.
+type lapsingReads struct {
+	*memdb.Backend
+	reads, rows atomic.Int64
+}
+
+func (b *lapsingReads) Lapsing(ctx context.Context, from int64,
+	limit int) ([]contract.LeaseRow, contract.State, error) {
+	rows, st, err := b.Backend.Lapsing(ctx, from, limit)
+	b.reads.Add(1)
+	b.rows.Add(int64(len(rows)))
+	return rows, st, err
+}
+
+// TestManyLeasesAfterAnOutage: after an outage each look reads each lease about once, when all have
+// time again, and when half of them end that are among the others.
+func TestManyLeasesAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const leases = 10_000
+		db := inMemory(t)
+		b := &lapsingReads{Backend: openBackend(t, db).(*memdb.Backend)}
+		asked := make([]*contract.LeaseRow, leases)
+		for i := range asked {
+			asked[i] = &contract.LeaseRow{Lease: contract.Lease(1 + i), TTL: 100 + int64(i%2)*10_000}
+		}
+		for some := range slices.Chunk(asked, 100) {
+			if _, _, err := contract.GrantLeases(t.Context(), b, some); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(time.Millisecond) // of the bubble's clock, so that they lapse one after the other
+		}
+		<-time.After(24 * time.Hour)
+		s, err := mvcc.Open(t.Context(), b, mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		look := func(left int, most int64) {
+			t.Helper()
+			synctest.Wait()
+			b.rows.Store(0)
+			b.reads.Store(0)
+			if err := s.DeleteExpired(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := b.rows.Load(); n > most {
+				t.Errorf("a look reads %d leases of %d, in %d reads", n, leases, b.reads.Load())
+			}
+			n := 0
+			if _, err := s.EachLease(t.Context(), func(contract.Lease) { n++ }); err != nil || n != left {
+				t.Errorf("%d leases are there, want %d, %v", n, left, err)
+			}
+		}
+		look(leases, leases*3/2)
+		<-time.After(99 * time.Second)
+		look(leases, leases*3/2)
+		b.rows.Store(0)
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		if n := b.rows.Load(); n > leases*4 {
+			t.Errorf("half of %d leases ended, and %d were read", leases, n)
+		}
+		look(leases/2, leases)
+	})
+}
+
+// TestLeasesOutliveARestore: leases that a restore brings have their whole time, as after any
+// outage: nobody could renew them in this history.
+func TestLeasesOutliveARestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := inMemory(t)
+		s, other := open(t, db, mvcc.Config{}), open(t, db, mvcc.Config{})
+		<-time.After(time.Hour)
+		_, err := other.Import(t.Context(), &contract.Import{Store: "elsewhere", Head: 2, Replace: true,
+			Leases: []contract.LeaseRow{{Lease: 7, TTL: 60, Expiry: time.Now().Add(-time.Hour).UnixMicro()}},
+			Records: func(each func(*contract.Record) error) error {
+				return each(&contract.Record{Key: "/k", Revision: 2, Create: 2, Version: 1, Lease: 7,
+					Value: []byte("restored")})
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.DeleteExpired(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := lastsFor(t, s, "/k"); n < 59 || n > 70 {
+			t.Errorf("a lease of 60 s lasts %d s after a restore", n)
+		}
+	})
+}

@@ -1,7 +1,12 @@
 package mvcc
 
-import "log/slog"
-import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+)
 
 // outageLog says in the log that something in the background does not work: once, not for each
 // attempt, and once more when it works again. One goroutine uses it.
@@ -18,6 +23,9 @@ type outageLog struct {
 func (o *outageLog) failed(err error) {
 	if class := contract.ClassOf(err); !o.began || class != o.class {
 		o.log.Warn("cannot "+o.what+"; trying again until it works", "err", err)
+		if p := (*contract.PanicError)(nil); errors.As(err, &p) {
+			o.log.Error("a panic was the reason", "panic", fmt.Sprint(p.Value), "stack", p.Stack)
+		}
 		o.began, o.class = true, class
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -103,6 +105,122 @@ func TestPanicInARest(t *testing.T) {
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestPanicWhenReadingAhead: a page that is read ahead may panic, too, and who waits for it is
+// answered.
+func TestPanicWhenReadingAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var armed atomic.Bool
+		b := &paged{Backend: openBackend(t, inMemory(t)), read: make(chan contract.PageQuery, 100),
+			before: func(context.Context, contract.PageQuery) error {
+				if armed.Load() {
+					panic("planted")
+				}
+				return nil
+			}}
+		s, err := mvcc.Open(t.Context(), b, mvcc.Config{Reopened: true,
+			Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 10 {
+			put(t, s, contract.Key(fmt.Sprintf("/k/%d", i)), 0, "old")
+		}
+		next, _ := turn(t, s, firstThree, 0)
+		page, err := s.Range(t.Context(), next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the third page was read ahead
+		armed.Store(true)
+		next.From = page.KVs[len(page.KVs)-1].Key + "\x00"
+		if page, err = s.Range(t.Context(), next); err != nil {
+			t.Fatal(err)
+		}
+		// The fourth one is read now.
+		<-s.Dropped()
+		next.From = page.KVs[len(page.KVs)-1].Key + "\x00"
+		if _, err := s.Range(t.Context(), next); err == nil {
+			t.Error("a store that is broken answers")
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestPanicInAPoll: a poll of several stores that panics closes none of them. They are polled one
+// by one then, and the one whose poll panics is closed.
+func TestPanicInAPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var bad atomic.Pointer[shared]
+		var alone atomic.Int64
+		fault := func(_ context.Context, stores []contract.Backend) error {
+			if b := bad.Load(); b != nil {
+				if slices.Contains(stores, contract.Backend(b)) {
+					panic("planted")
+				}
+				if len(stores) == 1 {
+					alone.Add(1)
+				}
+			}
+			return nil
+		}
+		l := &line{before: fault, beforeLook: fault}
+		var stores []*mvcc.Engine
+		var backends []*shared
+		for i := range 3 {
+			db := memdb.New(fmt.Sprint(t.Name(), i), time.Now)
+			b := l.on(db)
+			s, err := mvcc.Open(t.Context(), b, mvcc.Config{Polls: &l.polls, Reopened: true,
+				Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			stores, backends = append(stores, s), append(backends, b)
+		}
+		<-time.After(time.Minute)
+		bad.Store(backends[1])
+		<-stores[1].Dropped()
+		<-time.After(time.Minute)
+		for i, s := range stores {
+			if s.Broken() != (i == 1) {
+				t.Errorf("store %d is broken: %t", i, s.Broken())
+			}
+		}
+		if alone.Load() == 0 {
+			t.Error("the others are polled no more")
+		}
+		put(t, stores[0], "/k", 0, "v")
+		closeAll(t, stores...)
+	})
+}
+
+// TestPanicInAnAnnouncement: an announcement that panics is one that is lost.
+func TestPanicInAnAnnouncement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		b := &announcing{Backend: openBackend(t, inMemory(t)).(*memdb.Backend), panics: true}
+		s, err := mvcc.Open(t.Context(), b, mvcc.Config{Reopened: true,
+			Logger: slog.New(slog.NewTextHandler(&out, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			put(t, s, contract.Key(fmt.Sprint("/k/", i)), 0, "v")
+			<-time.After(time.Second)
+		}
+		if s.Broken() {
+			t.Error("the store is broken")
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if log := out.String(); strings.Count(log, "level=ERROR") != 1 || !strings.Contains(log, "planted") {
+			t.Errorf("the log has %s", log)
 		}
 	})
 }

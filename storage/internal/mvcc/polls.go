@@ -2,6 +2,8 @@ package mvcc
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,6 +46,8 @@ import (
 //   - A round that fails or hangs is nobody's answer. It ends after a part of the time that a read
 //     has, and then each of its stores asks by itself. Stores that are not in it begin others
 //     meanwhile, and the stores in it heed notifications.
+//   - A round that panics is nobody's answer, either. Since nobody knows which store it was about,
+//     each is polled by itself from then on. The one whose own poll panics is closed.
 //   - The stores of a round poll at the same interval. So a store with events, which is polled
 //     often, does not wait for a statement about a thousand idle ones.
 //
@@ -68,6 +72,9 @@ type Polls struct {
 	// looking asks what expires next, nil if nothing does. There is one at a time, so that it takes
 	// one connection, however long it takes.
 	looking *round
+	// apart: a poll of several stores has panicked, and nobody knows for which one. Each is polled
+	// by itself since then.
+	apart bool
 	// size is the last one that was read of the tables, and measured is when somebody began to read
 	// it.
 	size     contract.Size
@@ -154,20 +161,23 @@ func (p *Polls) begin(t *tailer) {
 	}
 	r.tailers = append(r.tailers, t)
 	for other := range p.tailers {
+		if p.apart {
+			break
+		}
 		if _, enters := other.enters(r, interval); enters {
 			r.tailers = append(r.tailers, other)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), t.s.cfg.Timeout/roundShare)
 	r.cancel = cancel
-	go r.run(ctx, t.shared)
+	go p.run(ctx, r)
 	if p.looking == nil {
 		p.look(r.tailers, t)
 	}
 }
 
 // run asks, and hands out the answers.
-func (r *round) run(ctx context.Context, b contract.Shared) {
+func (p *Polls) run(ctx context.Context, r *round) {
 	defer close(r.ended)
 	defer r.cancel()
 	answers := make([]pollAnswer, len(r.tailers))
@@ -175,7 +185,7 @@ func (r *round) run(ctx context.Context, b contract.Shared) {
 	for i, t := range r.tailers {
 		answers[i].began, answers[i].seen = began, t.s.hub.newestSeen()
 	}
-	polled, err := b.Poll(ctx, r.stores(), 0)
+	polled, err := p.ask(ctx, r, 0)
 	for i, t := range r.tailers {
 		a := &answers[i]
 		if err != nil {
@@ -186,6 +196,33 @@ func (r *round) run(ctx context.Context, b contract.Shared) {
 		}
 		t.answers <- *a // it has room: a tailer is in one round at a time
 	}
+}
+
+// ask runs the statement. A panic of it closes the store, if it is one. Of several, nobody knows
+// which one it is about, so all of them ask by themselves.
+func (p *Polls) ask(ctx context.Context, r *round, due int) (polled []contract.Polled, err error) {
+	by := r.tailers[0]
+	do := func() (err error) {
+		polled, err = by.shared.Poll(ctx, r.stores(), due)
+		return err
+	}
+	if !by.s.cfg.Reopened {
+		err = do()
+		return polled, err
+	}
+	err = contract.Recovered(do)
+	if panicked := (*contract.PanicError)(nil); errors.As(err, &panicked) {
+		if len(r.tailers) == 1 {
+			by.s.panicked(panicked)
+			return nil, err
+		}
+		by.s.log.Error("a poll of several stores has panicked: each of them is polled by itself from "+
+			"now on", "panic", fmt.Sprint(panicked.Value), "stack", panicked.Stack)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.apart = true
+	}
+	return polled, err
 }
 
 func (r *round) stores() []contract.Backend {
@@ -219,7 +256,7 @@ func (p *Polls) look(tailers []*tailer, by *tailer) {
 	go func() {
 		defer close(r.ended)
 		defer cancel()
-		polled, err := by.shared.Poll(ctx, r.stores(), len(r.tailers))
+		polled, err := p.ask(ctx, r, len(r.tailers))
 		p.mu.Lock()
 		p.looking = nil
 		p.mu.Unlock()

@@ -22,7 +22,7 @@ func (b *lostKey) Expired(context.Context, int) ([]contract.Expired, time.Durati
 	return []contract.Expired{{Key: "/lost", Revision: 7}}, 0, nil
 }
 
-func (b *lostKey) Lapsing(context.Context, int) ([]contract.LeaseRow, contract.State, error) {
+func (b *lostKey) Lapsing(context.Context, int64, int) ([]contract.LeaseRow, contract.State, error) {
 	return nil, contract.State{}, nil
 }
 
@@ -98,16 +98,13 @@ func TestLook(t *testing.T) {
 		return contract.LeaseRow{Lease: l, TTL: 10, Expiry: now.Add(left).UnixMicro()}
 	}
 	ended := func(l contract.Lease) contract.LeaseRow { return contract.LeaseRow{Lease: l, TTL: 10} }
-	many := make([]contract.LeaseRow, leasesAtOnce+3)
-	for i := range many {
-		many[i] = row(contract.Lease(i+1), -time.Second)
-	}
 	for name, test := range map[string]struct {
 		rows    []contract.LeaseRow
 		served  time.Duration
 		known   map[contract.Lease]time.Time
 		lapsed  int
 		ended   int
+		beyond  int
 		waiting map[contract.Lease]time.Duration
 		passed  int
 		next    time.Duration
@@ -116,7 +113,8 @@ func TestLook(t *testing.T) {
 		"one that has not": {rows: []contract.LeaseRow{row(1, 5*time.Second)}, served: time.Hour, next: 5 * time.Second},
 		"some that have": {rows: []contract.LeaseRow{row(1, -time.Second), row(2, 0), row(3, time.Second)},
 			served: time.Hour, lapsed: 2, next: time.Second},
-		"more than at once": {rows: many, served: time.Hour, lapsed: leasesAtOnce, next: 0},
+		"some that lapse too late": {rows: []contract.LeaseRow{row(1, 10*time.Second), row(2, time.Minute), row(3, time.Hour)},
+			served: time.Hour, beyond: 2, next: 10 * time.Second},
 		"those that lapsed in an outage": {rows: []contract.LeaseRow{row(1, -time.Hour), row(2, -time.Second), row(3, time.Second)},
 			served: 4 * time.Second, passed: 2, next: 6 * time.Second},
 		"one that another process has ended": {rows: []contract.LeaseRow{ended(1)}, served: time.Hour,
@@ -125,14 +123,15 @@ func TestLook(t *testing.T) {
 			known:   map[contract.Lease]time.Time{1: now.Add(time.Millisecond), 7: now},
 			waiting: map[contract.Lease]time.Duration{1: time.Millisecond, 2: takeOver}, passed: 2, next: time.Millisecond},
 		"one that it has not emptied in time": {rows: []contract.LeaseRow{ended(1), row(2, -1), row(3, time.Hour)}, served: time.Hour,
-			known: map[contract.Lease]time.Time{1: now}, ended: 1, lapsed: 1, next: time.Hour},
+			known: map[contract.Lease]time.Time{1: now}, ended: 1, lapsed: 1, beyond: 1, next: 10 * time.Second},
 	} {
 		l := look(test.rows, now, now.Add(-test.served), test.known)
 		waiting := map[contract.Lease]time.Duration{}
 		for id, at := range l.waiting {
 			waiting[id] = at.Sub(now)
 		}
-		if len(l.lapsed) != test.lapsed || len(l.ended) != test.ended || !maps.Equal(waiting, test.waiting) ||
+		if len(l.lapsed) != test.lapsed || len(l.ended) != test.ended ||
+			len(l.beyond) != test.beyond || !maps.Equal(waiting, test.waiting) ||
 			l.passed != test.passed || l.next != test.next {
 			t.Errorf("%s: %+v", name, l)
 		}

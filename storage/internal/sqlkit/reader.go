@@ -334,8 +334,9 @@ func (r *Reader) Leases(ctx context.Context, from contract.Lease,
 }
 
 // Lapsing implements [contract.Backend].
-func (r *Reader) Lapsing(ctx context.Context, limit int) ([]contract.LeaseRow, contract.State, error) {
-	rows, st, err := r.leaseRows(ctx, &r.lapsing, int64(limit))
+func (r *Reader) Lapsing(ctx context.Context, from int64,
+	limit int) ([]contract.LeaseRow, contract.State, error) {
+	rows, st, err := r.leaseRows(ctx, &r.lapsing, from, int64(limit))
 	inOrder(rows, func(a, b *contract.LeaseRow) int { return cmp.Compare(a.Expiry, b.Expiry) })
 	return rows, st, err
 }

@@ -104,7 +104,8 @@ type Statements struct {
 	// Leases reads leases in the order of IDs. Parameters: the first ID, the limit. Columns: ID,
 	// time to live, expiry.
 	Leases string
-	// Lapsing reads leases in the order of expiry. Parameter: the limit. Columns as for Leases.
+	// Lapsing reads leases in the order of expiry. Parameters: the first expiry, the limit. Columns
+	// as for Leases.
 	Lapsing string
 	// Attached reads live rows in the order of keys. Parameters: the expiry, the first key, the
 	// limit. Columns: key, revision.

@@ -98,7 +98,7 @@ func (s *etcdServer) Restart(ctx context.Context) error {
 }
 
 func (s *etcdServer) Committer(context.Context) (Committer, error) {
-	c, err := etcdClient(s.address)
+	c, err := EtcdClient(s.address)
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +117,8 @@ func (c etcdCommitter) Append(ctx context.Context, id int64, value []byte) error
 	return c.Commit(ctx, id, value)
 }
 
-// etcdClient connects to a server that speaks etcd's protocol.
-func etcdClient(address string) (*clientv3.Client, error) {
+// EtcdClient connects to a server that speaks etcd's protocol.
+func EtcdClient(address string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{
 		Endpoints:   []string{address},
 		DialTimeout: startTimeout,
@@ -141,7 +141,7 @@ func awaitEtcd(ctx context.Context, address string, p *programs.Program) error {
 
 // withEtcd calls f with a client of its own.
 func withEtcd(address string, f func(*clientv3.Client) error) error {
-	c, err := etcdClient(address)
+	c, err := EtcdClient(address)
 	if err != nil {
 		return err
 	}

@@ -164,7 +164,7 @@ func testLeases(f *fixture) {
 	if len(renewed) != 1 || renewed[0].Lease != 7 || renewed[0].Expiry <= before {
 		f.Errorf("renewed: %+v, which was at %d", renewed, before)
 	}
-	rows, _, err = f.b.Lapsing(f.ctx, 9)
+	rows, _, err = f.b.Lapsing(f.ctx, 0, 9)
 	f.must(err)
 	if got := ids(rows); !slices.Equal(got, []contract.Lease{1<<63 - 1, 5, 7}) {
 		f.Errorf("the leases lapse in the order %d", got)
@@ -182,7 +182,7 @@ func testLeases(f *fixture) {
 		f.must(err)
 		f.wantEnded(ended, nil, []contract.Lease{7})
 	}
-	rows, _, err = f.b.Lapsing(f.ctx, 1)
+	rows, _, err = f.b.Lapsing(f.ctx, 0, 1)
 	f.must(err)
 	if got := ids(rows); !slices.Equal(got, []contract.Lease{7}) || rows[0].Expiry != 0 {
 		f.Errorf("%+v has ended", rows)
@@ -196,6 +196,8 @@ func testLeases(f *fixture) {
 	}
 	f.wantAttached(7, "e")
 
+	f.boundLeases(5, 6, 7)
+
 	// It is removed in its epoch only.
 	epoch := f.state().Head.Epoch
 	for _, removed := range []struct {
@@ -208,6 +210,38 @@ func testLeases(f *fixture) {
 		f.must(err)
 		if len(rows) != removed.left {
 			f.Errorf("after %+v there are %v", removed, rows)
+		}
+	}
+}
+
+// boundLeases: of the leases 5, which is there, 6, which is not, and 7, which has ended, the first
+// one is bounded if it lapses too late. Leases are read from an expiry on.
+func (f *fixture) boundLeases(leases ...contract.Lease) {
+	f.Helper()
+	for late, want := range map[int64]int{0: 0, 1e12: 1} {
+		f.must(f.b.Locked(f.ctx, contract.LockOptions{}, func(tx contract.Tx) error {
+			r := contract.LeaseRow{Lease: leases[0], TTL: 60}
+			r.Renew(tx.State().Now)
+			r.Expiry += late
+			return tx.PutLeases([]contract.LeaseRow{r})
+		}))
+		n, st, err := contract.BoundLeases(f.ctx, f.b, leases)
+		f.must(err)
+		rows, _, err := f.b.Lapsing(f.ctx, 1, 9)
+		f.must(err)
+		if i := slices.IndexFunc(rows, func(r contract.LeaseRow) bool { return r.Lease == leases[0] }); n != want ||
+			i < 0 || rows[i].Left(st.Now) > 61*time.Second || rows[i].Left(st.Now) < 30*time.Second {
+			f.Errorf("%d leases were bounded, and then there are %v", n, rows)
+		}
+		for _, r := range rows {
+			if r.Expiry < 1 {
+				f.Errorf("%+v has ended, and is read from 1 on", r)
+			}
+		}
+		last, _, err := f.b.Lapsing(f.ctx, rows[len(rows)-1].Expiry, 9)
+		f.must(err)
+		if len(last) != 1 || last[0] != rows[len(rows)-1] {
+			f.Errorf("from the last expiry on there are %v", last)
 		}
 	}
 }

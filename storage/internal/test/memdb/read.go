@@ -221,12 +221,15 @@ func (b *Backend) Leases(ctx context.Context, from contract.Lease, limit int) ([
 }
 
 // Lapsing implements [contract.Backend].
-func (b *Backend) Lapsing(ctx context.Context, limit int) ([]contract.LeaseRow, contract.State, error) {
+func (b *Backend) Lapsing(ctx context.Context, from int64,
+	limit int) ([]contract.LeaseRow, contract.State, error) {
 	t, st, err := b.read(ctx, "Lapsing")
 	if err != nil {
 		return nil, st, err
 	}
-	rows := slices.Clone(t.leases)
+	rows := slices.DeleteFunc(slices.Clone(t.leases), func(r contract.LeaseRow) bool {
+		return r.Expiry < from
+	})
 	slices.SortStableFunc(rows, func(a, b contract.LeaseRow) int {
 		return cmp.Compare(a.Expiry, b.Expiry)
 	})

@@ -575,9 +575,10 @@ func (b *backend) Leases(ctx context.Context, from contract.Lease, limit int) (
 	return a.rows, a.st, err
 }
 
-func (b *backend) Lapsing(ctx context.Context, limit int) ([]contract.LeaseRow, contract.State, error) {
-	a, err := read(b, ctx, "Lapsing", "", func(ctx context.Context) (a leasesAnswer, err error) {
-		a.rows, a.st, err = b.mem.Lapsing(ctx, limit)
+func (b *backend) Lapsing(ctx context.Context, from int64, limit int) (
+	[]contract.LeaseRow, contract.State, error) {
+	a, err := read(b, ctx, "Lapsing", fmt.Sprint(from), func(ctx context.Context) (a leasesAnswer, err error) {
+		a.rows, a.st, err = b.mem.Lapsing(ctx, from, limit)
 		return a, err
 	}, func(a *leasesAnswer) *contract.State { return &a.st })
 	return a.rows, a.st, err
@@ -700,7 +701,7 @@ func (b *backend) due(ctx context.Context) (time.Duration, error) {
 	} else if next > 0 {
 		due = next
 	}
-	leases, st, err := b.mem.Lapsing(ctx, 1)
+	leases, st, err := b.mem.Lapsing(ctx, 0, 1)
 	if err == nil && len(leases) > 0 {
 		due = min(due, leases[0].Left(st.Now))
 	}
