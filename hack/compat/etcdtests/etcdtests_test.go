@@ -57,8 +57,8 @@ var changes = []struct{ from, to string }{
 	{"\t\"go.etcd.io/raft/v3\"\n", "\t\"go.etcd.io/raft/v3\"\n\n\t\"" + ours +
 		"/hack/compat/etcdtests/member\"\n"},
 	{"\t\tgo m.GRPCServer.Serve(m.GRPCListener)\n", `
-		config := &member.Config{Cluster: m.InitialPeerURLsMap.String(), URL: m.GRPCURL,
-			MaxTxnOps: m.MaxTxnOps, MaxRequestBytes: m.MaxRequestBytes,
+		config := &member.Config{Cluster: m.InitialPeerURLsMap.String(), Name: m.Name,
+			URL: m.GRPCURL, MaxTxnOps: m.MaxTxnOps, MaxRequestBytes: m.MaxRequestBytes,
 			ProgressInterval: m.WatchProgressNotifyInterval}
 		if info := m.ClientTLSInfo; info != nil {
 			config.CertFile, config.KeyFile, config.TrustedCAFile = info.CertFile, info.KeyFile,

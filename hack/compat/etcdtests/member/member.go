@@ -31,6 +31,8 @@ const (
 type Config struct {
 	// Cluster is the same for the members of a cluster. They serve one store.
 	Cluster string
+	// Name is the member's, and distinguishes it.
+	Name string
 	// URL is where clients find the server.
 	URL string
 	// The files are those of TLS, if there is a certificate.
@@ -44,7 +46,7 @@ type Config struct {
 // probes.
 func (c *Config) args(dir, store string) []string {
 	args := []string{"etcd", "--database=" + os.Getenv(DatabaseEnv), "--store=" + store,
-		"--advertise-client-urls=" + c.URL, "--listen-metrics-urls=unix://" + probes(dir)}
+		"--name=" + c.Name, "--advertise-client-urls=" + c.URL, "--listen-metrics-urls=unix://" + probes(dir)}
 	scheme := "unix://"
 	if c.CertFile != "" {
 		scheme = "unixs://"
