@@ -202,6 +202,11 @@ const leasesAtOnce = 512
 // was killed.
 const takeOver = 2 * time.Second
 
+// leaseLook is how soon a process looks when lapses next what another process has attached to a
+// lease. It is the least time of a lease. Without that look the keys would outlive the lease for as
+// long as ExpiryIdle, if the process that has granted it was killed.
+const leaseLook = time.Second
+
 // lapsing is what a look at the leases that lapse first has found.
 type lapsing struct {
 	// lapsed are to be ended, and ended have been, and their keys are to be deleted.
