@@ -23,8 +23,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
-// KindsEnv names the databases, such as sqlite,postgres. Without it no test of etcd runs: they take
-// long, and most wait.
+// kindsEnv names the databases, such as sqlite,postgres. Without it no test of etcd runs.
 const kindsEnv = "ROWKEEPER_TEST_ETCD"
 
 const (
@@ -48,8 +47,9 @@ var suites = []string{
 	"integration/proxy/grpcproxy",
 }
 
-// patience is how long a test may take. Those that take longest with etcd need half of it.
-const patience = 90 * time.Second
+// patience is how long a test may take. Some wait for a minute, also on a machine that has nothing
+// else to do.
+const patience = 3 * time.Minute
 
 // changes are what is replaced in the framework's file, so that it starts our server. What keeps
 // etcd's members together goes on beside it, since tests ask it who leads.

@@ -46,7 +46,8 @@ type Config struct {
 // probes.
 func (c *Config) args(dir, store string) []string {
 	args := []string{"etcd", "--database=" + os.Getenv(DatabaseEnv), "--store=" + store,
-		"--name=" + c.Name, "--advertise-client-urls=" + c.URL, "--listen-metrics-urls=unix://" + probes(dir)}
+		"--name=" + c.Name, "--advertise-client-urls=" + c.URL,
+		"--listen-metrics-urls=unix://" + probes(dir)}
 	scheme := "unix://"
 	if c.CertFile != "" {
 		scheme = "unixs://"
