@@ -63,6 +63,15 @@ test-all: ## run all tests, on SQLite and every other database that can be had; 
 test-versions: ## run what touches the database directly on the other versions of the databases, in containers; nightly
 	hack/testbed/versions.sh
 
+# make test-clients ETCD_TESTS=sqlite,postgres; hack/compat/etcdtests/README.md says more.
+ETCD_TESTS ?= sqlite
+
+.PHONY: test-clients
+test-clients: ## let etcd's own tests, Vault, CoreDNS, Cilium and a library of JavaScript use "rowkeeper etcd"; nightly
+	ROWKEEPER_TEST_ETCD=$(ETCD_TESTS) go -C hack/compat/etcdtests test -v -vet=off -parallel 4 -timeout 100m $(TESTFLAGS) ./...
+	ROWKEEPER_TEST_NPM=1 go test -v -vet=off $(TESTFLAGS) ./hack/compat/clients
+	ROWKEEPER_TEST_BACKENDS=1 go -C hack/compat/backends test -v -vet=off -timeout 60m $(TESTFLAGS) ./...
+
 .PHONY: test-race
 test-race: ## run all tests with the race detector
 	@$(MAKE) --no-print-directory test-all TESTFLAGS='-race $(TESTFLAGS)'

@@ -11,7 +11,9 @@ cd "$(dirname "$0")/.."
 modules=(hack/compat/aggregator hack/bench hack/image hack/release hack/verify/linkage hack/compat/sampleapiserver hack/torture hack/torture/robustness hack/compat/crds hack/compat/etcd3 hack/compat/kubebuilder hack/compat/otherversions hack/compat/scaffold pkg/example/controller pkg/testkit/containers pkg/testkit/process)
 # Those whose tests do not, with the reason.
 declare -A elsewhere=(
+	[hack/compat/backends]="make test-clients: they compile for minutes"
 	[hack/compat/controllers]="docs/contributing.md has the command: they compile for minutes, and run for 18"
+	[hack/compat/etcdtests]="make test-clients: they run for minutes"
 	[hack/e2e]="make e2e: they need a Kubernetes control plane"
 )
 

@@ -3,33 +3,15 @@ package clients
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
+	"github.com/rowkeeper/rowkeeper/hack/compat/internal/frontend"
 )
-
-// rowkeeper is the program.
-var rowkeeper string
-
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "clients-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		rowkeeper = filepath.Join(dir, "rowkeeper")
-		return m.Run()
-	}())
-}
 
 // need skips a test without a program of a package.
 func need(t *testing.T, debian string, has ...string) {
@@ -46,76 +28,6 @@ func need(t *testing.T, debian string, has ...string) {
 		t.Fatal(text)
 	}
 	t.Skip(text)
-}
-
-// frontEnd is a server on a new SQLite file.
-type frontEnd struct {
-	*programs.Program
-	t       *testing.T
-	address string
-}
-
-func startFrontEnd(t *testing.T) *frontEnd {
-	t.Helper()
-	if _, err := os.Stat(rowkeeper); err != nil {
-		out, err := exec.Command("go", "build", "-C", "../../..", "-o", rowkeeper,
-			"./cmd/rowkeeper").CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	}
-	f := &frontEnd{t: t, address: address(t), Program: &programs.Program{Dir: t.TempDir(),
-		Signal: syscall.SIGTERM}}
-	f.Command = []string{rowkeeper, "etcd", "--database",
-		"sqlite://" + filepath.Join(f.Dir, "state.db"), "--listen-client-urls", "http://" + f.address}
-	f.start()
-	t.Cleanup(func() {
-		if err := f.Stop(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("the front end: %s", f.Log())
-		}
-	})
-	return f
-}
-
-// start starts the server, and waits until it answers.
-func (f *frontEnd) start() {
-	f.t.Helper()
-	err := f.Start()
-	if err == nil {
-		err = f.Await(f.t.Context(), func(ctx context.Context) error {
-			return get(ctx, "http://"+f.address+"/readyz")
-		})
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-func address(t *testing.T) string {
-	t.Helper()
-	port, err := programs.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprint("127.0.0.1:", port)
-}
-
-func get(ctx context.Context, url string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return err
-	}
-	if err := answer.Body.Close(); answer.StatusCode != http.StatusOK || err != nil {
-		return fmt.Errorf("%s: %s %w", url, answer.Status, err)
-	}
-	return nil
 }
 
 // run runs a client, which has a minute.
@@ -139,19 +51,42 @@ func TestPython(t *testing.T) {
 	for _, library := range []string{"etcd3gw", "etcd3"} {
 		t.Run(library, func(t *testing.T) {
 			need(t, "python3-"+library, python, "-c", "import "+library)
-			host, port, _ := strings.Cut(startFrontEnd(t).address, ":")
+			host, port, _ := strings.Cut(frontend.Start(t).Address, ":")
 			t.Log(run(t, python, "testdata/use_"+library+".py", host, port))
 		})
 	}
 }
 
-// TestEtcdctl: etcdctl 3.4 reads, writes, compares, watches, locks and tells of the server.
+// TestEtcdctl: etcdctl reads, writes, compares, watches, locks and tells of the server. Version 3.4
+// is Debian's, and 3.7 that of the module of etcd's tests.
 func TestEtcdctl(t *testing.T) {
-	need(t, "etcd-client", "etcdctl", "version")
-	if out := run(t, "etcdctl", "version"); !strings.Contains(out, "etcdctl version: 3.4.") {
-		t.Skipf("etcdctl is not Debian's: %s", out)
-	}
-	f := startFrontEnd(t)
+	t.Run("3.4", func(t *testing.T) {
+		need(t, "etcd-client", "etcdctl", "version")
+		if out := run(t, "etcdctl", "version"); !strings.Contains(out, "etcdctl version: 3.4.") {
+			t.Skipf("etcdctl is not Debian's: %s", out)
+		}
+		useEtcdctl(t, "etcdctl")
+	})
+	t.Run("3.7", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("it builds two programs")
+		}
+		program, err := filepath.Abs("../../../bin/compat/clients/etcdctl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, "go", "build", "-C", "../etcdtests", "-o", program, "go.etcd.io/etcd/etcdctl/v3")
+		if out := run(t, program, "version"); !strings.Contains(out, "etcdctl version: 3.7.") {
+			t.Errorf("which etcdctl is it? %s", out)
+		}
+		useEtcdctl(t, program)
+	})
+}
+
+func useEtcdctl(t *testing.T, program string) {
+	t.Helper()
+	f := frontend.Start(t)
+	t.Setenv("ETCDCTL_API", "3")
 	for _, step := range []struct{ args, want string }{
 		{"put k v", "OK"},
 		{"get k", "k\nv"},
@@ -167,20 +102,35 @@ func TestEtcdctl(t *testing.T) {
 		{"defrag", "Finished defragmenting"},
 		{"compaction 3", "compacted revision 3"},
 	} {
-		args := append([]string{"--endpoints", f.address}, strings.Fields(step.args)...)
+		args := append([]string{"--endpoints", f.Address}, strings.Fields(step.args)...)
 		if strings.HasPrefix(step.args, "watch") {
 			args = append(args, "--", "sh", "-c", `printf '%s\n%s\n%s\n' "$ETCD_WATCH_EVENT_TYPE" `+
 				`k v; kill $PPID`)
-			cmd := exec.Command("etcdctl", args...)
-			cmd.Env = append(os.Environ(), "ETCDCTL_API=3")
-			if out, _ := cmd.CombinedOutput(); !strings.Contains(string(out), "PUT\nk\nv") {
+			if out, _ := exec.Command(program, args...).CombinedOutput(); !strings.Contains(string(out),
+				"PUT\nk\nv") {
 				t.Errorf("%s: %s", step.args, out)
 			}
 			continue
 		}
-		t.Setenv("ETCDCTL_API", "3")
-		if out := run(t, "etcdctl", args...); !strings.Contains(out, step.want) {
+		if out := run(t, program, args...); !strings.Contains(out, step.want) {
 			t.Errorf("%s: %s", step.args, out)
 		}
 	}
+}
+
+// npmEnv lets a test install packages from npm's registry.
+const npmEnv = "ROWKEEPER_TEST_NPM"
+
+// TestJavaScript: the library etcd3 reads, writes, compares, watches, locks, elects, and keeps
+// leases alive.
+func TestJavaScript(t *testing.T) {
+	if os.Getenv(npmEnv) == "" {
+		t.Skipf("it installs packages from npm's registry: set %s", npmEnv)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("testdata/javascript")); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "npm", "--prefix", dir, "ci", "--no-audit", "--no-fund", "--ignore-scripts")
+	t.Log(run(t, "node", filepath.Join(dir, "use_etcd3.js"), "http://"+frontend.Start(t).Address))
 }

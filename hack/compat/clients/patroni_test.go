@@ -17,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/rowkeeper/rowkeeper/hack/compat/internal/frontend"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
@@ -56,7 +57,7 @@ func startMember(t *testing.T, name, etcd, bin string) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &member{t: t, name: name, api: address(t), address: address(t),
+	m := &member{t: t, name: name, api: frontend.Address(t), address: frontend.Address(t),
 		Program: &programs.Program{Dir: dir, Signal: syscall.SIGTERM}}
 	err = m.RunAs("postgres")
 	if err == nil {
@@ -199,11 +200,11 @@ func TestPatroni(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	f := startFrontEnd(t)
-	a := startMember(t, "a", f.address, bin)
+	f := frontend.Start(t)
+	a := startMember(t, "a", f.Address, bin)
 	a.await("a", 1, 0)
 	a.query("CREATE TABLE t (v text)", "")
-	b := startMember(t, "b", f.address, bin)
+	b := startMember(t, "b", f.Address, bin)
 	first := b.await("a", 2, 0)
 	a.query("INSERT INTO t VALUES ('a')", "")
 	b.query("SELECT string_agg(v, '') FROM t", "a")
@@ -216,7 +217,7 @@ func TestPatroni(t *testing.T) {
 	}
 	a.awaitLine("ERROR", missed)
 	led, followed := a.lines(leads), b.lines(follows)
-	f.start()
+	f.StartAgain()
 	a.awaitLine(leads, led)
 	b.awaitLine(follows, followed)
 	a.await("a", 2, first)

@@ -206,6 +206,11 @@ const takeOver = 2 * time.Second
 // over: after an outage there may be very many, and each of them may get another time.
 const passPause = 10 * time.Millisecond
 
+// leaseLook is how soon a process looks when lapses next what another process has attached to a
+// lease. It is the least time of a lease. Without that look the keys would outlive the lease for as
+// long as ExpiryIdle, if the process that has granted it was killed.
+const leaseLook = time.Second
+
 // lapsing is what a look at some leases has found.
 type lapsing struct {
 	// lapsed are to be ended, and ended have been, and their keys are to be deleted. beyond lapse

@@ -374,6 +374,27 @@ func TestLeaseIsTakenOver(t *testing.T) {
 	})
 }
 
+// TestLeaseOfAnotherLapses: a lease lapses in time though the process is gone that has granted and
+// renewed it, and though the others were there before.
+func TestLeaseOfAnotherLapses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := inMemory(t)
+		other, granting := open(t, db, mvcc.Config{}), open(t, db, mvcc.Config{})
+		<-time.After(5 * time.Second) // none of them expects anything
+		l := leased(t, granting)
+		<-time.After(5 * time.Second)
+		if _, _, err := granting.RenewLease(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+		if err := granting.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n := lastsFor(t, other, "/k"); n < 6 || n > 8 {
+			t.Errorf("a lease of 6 s lasts %d s after its process is gone", n)
+		}
+	})
+}
+
 // afterCommit is a backend that does something after each commit.
 type afterCommit struct {
 	*memdb.Backend

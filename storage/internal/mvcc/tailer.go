@@ -3,6 +3,7 @@ package mvcc
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -254,6 +255,7 @@ func (t *tailer) catchUp(ctx context.Context) error {
 			s.log.Warn("compaction has passed the delivered revision; all watches end",
 				"delivered", int64(from.Revision), "compacted", int64(tail.State.Compacted))
 			s.hub.skip(tail.State)
+			s.reapIn(leaseLook)
 			continue
 		case gap != 0:
 			return contract.Damaged("the log has no row %d, though it is neither compacted nor the newest",
@@ -272,6 +274,9 @@ func (t *tailer) catchUp(ctx context.Context) error {
 			t.mu.Lock()
 			t.lastEvent = time.Now()
 			t.mu.Unlock()
+			if slices.ContainsFunc(rows, func(r contract.Row) bool { return r.Lease != 0 && !r.Deleted }) {
+				s.reapIn(leaseLook)
+			}
 			s.metrics.tailed(len(rows), tail.State.Now.Sub(rows[0].Time))
 		}
 		if len(tail.Rows) < limit && !tail.More {
