@@ -14,6 +14,9 @@ FORMAT ?= pkgname
 
 # The directories of all modules.
 MODULES = $(sort $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './bin/*')))
+# Those that bring other people's programs along, hundreds of megabytes to load and minutes to
+# compile. They are verified and linted where their tests run: make test-clients.
+DEAR = ./hack/compat/backends
 
 TOOLS := bin/tools
 GOTESTSUM := $(TOOLS)/gotestsum
@@ -71,6 +74,8 @@ test-clients: ## let etcd's own tests, Vault, CoreDNS, Cilium and a library of J
 	ROWKEEPER_TEST_ETCD=$(ETCD_TESTS) go -C hack/compat/etcdtests test -v -vet=off -parallel 4 -timeout 100m $(TESTFLAGS) ./...
 	ROWKEEPER_TEST_NPM=1 go test -v -vet=off $(TESTFLAGS) ./hack/compat/clients
 	ROWKEEPER_TEST_BACKENDS=1 go -C hack/compat/backends test -v -vet=off -timeout 60m $(TESTFLAGS) ./...
+	$(MAKE) --no-print-directory lint MODULES='$(DEAR)' DEAR=
+	for module in $(DEAR); do (cd $$module && go mod tidy -diff) || exit 1; done
 
 .PHONY: test-race
 test-race: ## run all tests with the race detector
@@ -148,7 +153,7 @@ e2e: image $(GOTESTSUM) ## test the image, and the manifests of deploy/ behind a
 
 .PHONY: lint
 lint: $(GOLANGCI) ## run the linters, and vulncheck
-	hack/verify/lint.sh $(abspath $(GOLANGCI)) $(MODULES)
+	hack/verify/lint.sh $(abspath $(GOLANGCI)) $(filter-out $(DEAR),$(MODULES))
 	@$(MAKE) --no-print-directory vulncheck
 
 .PHONY: vulncheck
@@ -169,7 +174,7 @@ tidy: ## tidy all modules
 
 .PHONY: verify
 verify: ## check that code is formatted, modules are tidy and generated code is up to date
-	hack/verify/verify.sh $(MODULES)
+	hack/verify/verify.sh $(filter-out $(DEAR),$(MODULES))
 
 .PHONY: docs
 docs: ## make a site of docs/ and deploy/, with search, in bin/site; needs Node.js and npm

@@ -33,8 +33,8 @@ func wanted(t *testing.T) {
 	}
 }
 
-// TestVault has Vault's own exercises for backends done by two servers with one storage. They have a
-// user and a password, which do not matter here. Each asks for the list of members first.
+// TestVault has Vault's own exercises for backends done by two servers with one storage. They have
+// a user and a password, which do not matter here. Each asks for the list of members first.
 func TestVault(t *testing.T) {
 	wanted(t)
 	settings := map[string]string{"address": "http://" + frontend.Start(t).Address, "path": "secrets",
