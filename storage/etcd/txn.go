@@ -307,7 +307,7 @@ func (s *storeServer) misfit(ctx context.Context, c *contract.Comparison,
 
 // fits tells whether a key is as a comparison says.
 func fits(c *contract.Comparison, kv *mvcc.KeyValue) bool {
-	return c.Fits(contract.Current{Revision: kv.Revision, Create: kv.Create, Version: kv.Version,
+	return c.Fits(contract.Current{ID: kv.Revision, Create: kv.Create, Version: kv.Version,
 		Lease: kv.Lease}, kv.Value)
 }
 
