@@ -10,7 +10,9 @@
 -- 767. Keys are VARBINARY: compared as bytes, never padded, never converted.
 
 -- The history. The primary key is the clustered index: the rows of a store lie in the order of its
--- commits, and are appended to them. The value is the last column.
+-- commits, and are appended to them. The value is the last column. Where several keys were written
+-- at one revision r, the last row has r, and the others have -(512 * r + 1), -(512 * r + 2) and so
+-- on: here, in prev_revision, and in rowkeeper_live.
 CREATE TABLE IF NOT EXISTS rowkeeper_log (
     store           INT             NOT NULL,
     revision        BIGINT          NOT NULL,

@@ -2,7 +2,9 @@
 
 -- The history of each store. Its rows are only appended, in the order of revision, and later
 -- removed by the sweep, never updated: pages are filled (fillfactor 100, the default). The columns
--- of fixed width come first, so that they lie at fixed offsets.
+-- of fixed width come first, so that they lie at fixed offsets. Where several keys were written at
+-- one revision r, the last row has r, and the others have -(512 * r + 1), -(512 * r + 2) and so on:
+-- here, in prev_revision, and in rowkeeper_live.
 CREATE TABLE rowkeeper_log (
     revision        bigint  NOT NULL,
     prev_revision   bigint  NOT NULL,

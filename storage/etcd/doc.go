@@ -17,15 +17,16 @@
 //     and bounds of revisions. Every read is linearizable, also one that need not be. However many
 //     reads an answer takes, it is of one revision, and its header is that of the first read: a
 //     watch from there misses nothing.
-//   - Put, DeleteRange of one key, and Txn that changes one key at most. A transaction compares any
-//     keys and ranges. All parts of an answer have one revision. A transaction without a write
-//     reads one snapshot. The comparisons of one with a write are those of the state that the write
-//     finds: what a lock guards is not written after the lock is lost. A write that compares other
-//     keys has a commit of its own, and the keys of a range that it compares are read while no
-//     other write goes on.
+//   - Put, DeleteRange of one key, and Txn. A transaction compares any keys and ranges, changes
+//     several keys at one revision, deletes ranges, and may have others inside. Its changes are
+//     done together, or not at all. All parts of an answer have one revision, and a Range between
+//     two changes sees the first one. A transaction without a write reads one snapshot. The
+//     comparisons of one with a write are those of the state that the write finds: what a lock
+//     guards is not written after the lock is lost. A transaction that changes several keys, or
+//     compares others, has a commit of its own.
 //   - Watch of a key or any range, from the compacted revision, any later one or a future one, with
 //     previous values, filters, progress, and the compacted revision when it is canceled. A
-//     response may be split at any event, since each revision has one event.
+//     response may be split between two revisions, and never within one.
 //   - LeaseGrant, LeaseKeepAlive, LeaseRevoke, LeaseTimeToLive and LeaseLeases. A lease is a row of
 //     the database, and lasts by the database's clock. So every server of the database knows it,
 //     and it outlives them. What lapsed while no server was there, or the database was away, has
@@ -44,11 +45,14 @@
 //
 // # What is refused
 //
-// A revision belongs to one key here. So a transaction that would change several keys at one
-// revision is refused, and so is one inside of another. A deletion of a range deletes many keys in
-// a commit, each with a revision of its own; in a transaction it is refused. The keys of a lease
-// that lapses or is revoked are deleted in the same way, and those of many leases together. No key
-// is attached to the lease meanwhile.
+// A transaction is one commit. So it changes at most 512 keys, with those that it deletes by a
+// range, and no more than a commit holds: 4 MiB in MySQL, and 8 MiB elsewhere, of keys, values, and
+// values that it replaces and has read. One that would change more is refused before anything is
+// written.
+//
+// A deletion of a range by itself may be larger. It deletes many keys in a commit, each with a
+// revision of its own. The keys of a lease that lapses or is revoked are deleted in the same way,
+// and those of many leases together. No key is attached to the lease meanwhile.
 //
 // What a transaction with a write compares has at most 1.5 MiB: values, and keys, which count
 // twice.
@@ -83,6 +87,9 @@
 //   - A negative revision of a read is the newest one. Values of comparisons that etcd does not
 //     know are refused.
 //   - Each answer inside of that of a transaction has a whole header.
+//   - A transaction that may put a key and delete it is refused, wherever the two are. etcd does
+//     not notice it where the deletion is in another transaction inside, after the put, or is one
+//     of all keys from a key on.
 //   - A put with IgnoreValue, of a key that is not there and a lease that is not there, says that
 //     the key is not there.
 //   - The ID of a lease is not negative. LeaseLeases is in the order of IDs, not of expiry, and the

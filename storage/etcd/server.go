@@ -410,6 +410,9 @@ func failure(err error) error {
 		return rpctypes.ErrGRPCCompacted
 	case errors.As(err, &future):
 		return rpctypes.ErrGRPCFutureRev
+	case errors.As(err, &limit) && limit.What == "transaction":
+		return status.Errorf(codes.InvalidArgument, "%v, which counts the keys that a range deletes "+
+			"and the values that are replaced: write less in one transaction", limit)
 	case errors.As(err, &limit):
 		return rpctypes.ErrGRPCRequestTooLarge
 	case errors.Is(err, contract.ErrNoLease):

@@ -462,19 +462,268 @@ func TestTxn(t *testing.T) {
 		refused(rpctypes.ErrDuplicateKey, clientv3.OpPut("a", "1"), clientv3.OpPut("a", "2"))
 		refused(rpctypes.ErrEmptyKey, clientv3.OpPut("", "1"))
 		refused(rpctypes.ErrTooManyOps, slices.Repeat(get, 129)...)
-		for _, ops := range [][]clientv3.Op{
-			{clientv3.OpPut("a", "1"), clientv3.OpPut("b", "2")},
-			{clientv3.OpDelete("a", clientv3.WithPrefix())},
-			{clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut("a", "1")}, nil)},
-		} {
-			_, err := c.Txn(t.Context()).Then(ops...).Commit()
-			if status.Code(err) != codes.Unimplemented {
-				t.Errorf("%v: %v", ops, err)
-			}
-		}
+		put := clientv3.OpPut("a", "1")
+		nested := func(then, otherwise []clientv3.Op) clientv3.Op { return clientv3.OpTxn(nil, then, otherwise) }
+		refused(rpctypes.ErrDuplicateKey, put, clientv3.OpDelete("", clientv3.WithPrefix()))
+		refused(rpctypes.ErrDuplicateKey, clientv3.OpDelete("a"), nested(nil, ops(put)))
+		refused(rpctypes.ErrDuplicateKey, put, nested(ops(put), nil))
+		refused(rpctypes.ErrDuplicateKey, nested(nil, ops(clientv3.OpDelete("a"))), put)
+		refused(rpctypes.ErrDuplicateKey, nested(ops(put), nil), nested(nil, ops(put)))
+		refused(rpctypes.ErrDuplicateKey, nested(ops(put), nil), nested(nil, ops(clientv3.OpDelete("a"))))
+		refused(rpctypes.ErrTooManyOps, append(slices.Repeat(get, 127), nested(slices.Repeat(get, 2), nil))...)
+		refused(rpctypes.ErrFutureRev, put, clientv3.OpGet("a", clientv3.WithRev(11)))
+		refused(rpctypes.ErrLeaseNotFound, put, clientv3.OpPut("b", "", clientv3.WithLease(99)))
+		// Only one branch is taken.
+		must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).Then(clientv3.OpTxn(
+			[]clientv3.Cmp{clientv3.Compare(clientv3.Version("a"), ">", 0)}, ops(put),
+			ops(clientv3.OpDelete("a")))).Commit())
 		if res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "a")); res.Count != 0 ||
 			res.Header.Revision != 10 {
 			t.Errorf("a transaction that was refused has written: %v", res)
+		}
+	})
+}
+
+// TestTxnOfSeveralKeys: a transaction changes several keys at one revision, and reads between its
+// changes, as etcd's do.
+func TestTxnOfSeveralKeys(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		for _, key := range []string{"a", "b", "d/1", "d/2"} {
+			put(t, c, key, "0") // 2 to 5
+		}
+		all := clientv3.OpGet("", clientv3.WithPrefix())
+		watch := c.Watch(t.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(6), clientv3.WithPrevKV())
+		res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(
+			clientv3.Compare(clientv3.Version("a").WithRange("e"), "=", 1)).Then(
+			all, clientv3.OpPut("a", "1"), clientv3.OpPut("c", "1"), all,
+			clientv3.OpGet("a", clientv3.WithRange("d"), clientv3.WithLimit(2)),
+			clientv3.OpGet("", clientv3.WithPrefix(), clientv3.WithCountOnly()),
+			clientv3.OpDelete("d/", clientv3.WithPrefix(), clientv3.WithPrevKV()),
+			clientv3.OpDelete("d/1"),
+			clientv3.OpGet("d/", clientv3.WithPrefix()), clientv3.OpGet("a", clientv3.WithRev(2)),
+			clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value("a"), "=", "0")},
+				[]clientv3.Op{clientv3.OpPut("e", "1", clientv3.WithPrevKV()), clientv3.OpGet("a")},
+				[]clientv3.Op{clientv3.OpPut("f", "1")})).Commit())
+		var got []string
+		for _, r := range res.Responses {
+			switch {
+			case r.GetResponseRange() != nil:
+				got = append(got, fmt.Sprint(text(r.GetResponseRange().Kvs), " of ", r.GetResponseRange().Count))
+			case r.GetResponseDeleteRange() != nil:
+				d := r.GetResponseDeleteRange()
+				got = append(got, fmt.Sprint(d.Deleted, " ", text(d.PrevKvs)))
+			case r.GetResponseTxn() != nil:
+				inner := r.GetResponseTxn()
+				got = append(got, fmt.Sprint(inner.Succeeded, " ", text(inner.Responses[1].GetResponseRange().Kvs)))
+			}
+		}
+		if want := []string{"a=0@2.2.1 b=0@3.3.1 d/1=0@4.4.1 d/2=0@5.5.1 of 4",
+			"a=1@2.6.2 b=0@3.3.1 c=1@6.6.1 d/1=0@4.4.1 d/2=0@5.5.1 of 5", "a=1@2.6.2 b=0@3.3.1 of 3", " of 5",
+			"2 d/1=0@4.4.1 d/2=0@5.5.1", "0 ", " of 0", "a=0@2.2.1 of 1",
+			"true a=1@2.6.2"}; !slices.Equal(got, want) || !res.Succeeded || res.Header.Revision != 6 {
+			t.Errorf("%v at %d:\n%v\nwant\n%v", res.Succeeded, res.Header.Revision, strings.Join(got, "\n"),
+				strings.Join(want, "\n"))
+		}
+		after := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "", clientv3.WithPrefix()))
+		if text(after.Kvs) != "a=1@2.6.2 b=0@3.3.1 c=1@6.6.1 e=1@6.6.1" || after.Header.Revision != 6 {
+			t.Errorf("%s at %d", text(after.Kvs), after.Header.Revision)
+		}
+		before := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(5)))
+		if text(before.Kvs) != "a=0@2.2.1 b=0@3.3.1 d/1=0@4.4.1 d/2=0@5.5.1" {
+			t.Errorf("%s before", text(before.Kvs))
+		}
+		// One response has all events of the revision, in the order of the changes.
+		told := func(ch clientv3.WatchChan) string {
+			t.Helper()
+			res := <-ch
+			var events []string
+			for _, e := range res.Events {
+				events = append(events, fmt.Sprint(e.Type, " ", e.Kv.ModRevision, " ", string(e.Kv.Key), "=",
+					string(e.Kv.Value), " was ", text(slices.DeleteFunc([]*mvccpb.KeyValue{e.PrevKv},
+						func(kv *mvccpb.KeyValue) bool { return kv == nil }))))
+			}
+			return strings.Join(events, "\n")
+		}
+		const want = "PUT 6 a=1 was a=0@2.2.1\nPUT 6 c=1 was \nDELETE 6 d/1= was d/1=0@4.4.1\n" +
+			"DELETE 6 d/2= was d/2=0@5.5.1\nPUT 6 e=1 was "
+		if got := told(watch); got != want {
+			t.Errorf("the events are\n%s\nwant\n%s", got, want)
+		}
+		put(t, c, "a", "2") // 7
+		// A watch that begins at the transaction, also when it is compacted, has all of it.
+		must[*clientv3.CompactResponse](t)(c.Compact(t.Context(), 6, clientv3.WithCompactPhysical()))
+		at := told(c.Watch(t.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(6)))
+		if !strings.HasPrefix(at, strings.NewReplacer("a=0@2.2.1", "", "d/1=0@4.4.1", "", "d/2=0@5.5.1", "").
+			Replace(want)) {
+			t.Errorf("the events at the compacted revision are\n%s", at)
+		}
+		must[*clientv3.CompactResponse](t)(c.Compact(t.Context(), 7, clientv3.WithCompactPhysical()))
+		// What is deleted and created in one is new.
+		res = must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).Then(clientv3.OpDelete("c"),
+			clientv3.OpPut("b", "1"), clientv3.OpPut("g", "1")).Commit())
+		if res.Header.Revision != 8 || res.Responses[0].GetResponseDeleteRange().Deleted != 1 {
+			t.Errorf("%v", res)
+		}
+		put(t, c, "c", "2")
+		after = must[*clientv3.GetResponse](t)(c.Get(t.Context(), "", clientv3.WithPrefix()))
+		if text(after.Kvs) != "a=2@2.7.3 b=1@3.8.2 c=2@9.9.1 e=1@6.6.1 g=1@8.8.1" {
+			t.Errorf("%s", text(after.Kvs))
+		}
+	})
+}
+
+// TestTxnIsWhole: while many transactions move parts of a sum from key to key on two servers, every
+// read, and every response of a watch, has the whole sum.
+func TestTxnIsWhole(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		clients := []*clientv3.Client{serve(t, d), serve(t, d)}
+		const keys, moves, sum = 6, 25, 600
+		ctx := t.Context()
+		for i := range keys {
+			put(t, clients[0], fmt.Sprint("k/", i), fmt.Sprint(sum/keys))
+		}
+		start := must[*clientv3.GetResponse](t)(clients[0].Get(ctx, "k/", clientv3.WithPrefix()))
+		total := func(kvs map[string]int) (n int) {
+			for _, v := range kvs {
+				n += v
+			}
+			return n
+		}
+		number := func(kv *mvccpb.KeyValue) int {
+			n, err := strconv.Atoi(string(kv.Value))
+			if err != nil {
+				t.Error(err)
+			}
+			return n
+		}
+		var watchers, movers sync.WaitGroup
+		watching, stop := context.WithCancel(ctx)
+		for _, c := range clients {
+			watchers.Go(func() {
+				state := map[string]int{}
+				for _, kv := range start.Kvs {
+					state[string(kv.Key)] = number(kv)
+				}
+				for res := range c.Watch(watching, "k/", clientv3.WithPrefix(),
+					clientv3.WithRev(start.Header.Revision+1)) {
+					for _, e := range res.Events {
+						state[string(e.Kv.Key)] = 0
+						if e.Type == clientv3.EventTypePut {
+							state[string(e.Kv.Key)] = number(e.Kv)
+						}
+					}
+					if n := total(state); n != sum {
+						t.Errorf("after a response up to %d the sum is %d", res.Header.Revision, n)
+					}
+				}
+			})
+		}
+		for i := range 4 {
+			movers.Go(func() {
+				c := clients[i%2]
+				for n := range moves {
+					from, to := fmt.Sprint("k/", (i+n)%keys), fmt.Sprint("k/", (i+n*(1+i)+1)%keys)
+					if from == to {
+						continue
+					}
+					for done := false; !done && ctx.Err() == nil; {
+						all, err := c.Get(ctx, "k/", clientv3.WithPrefix())
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						state, revisions := map[string]int{}, map[string]int64{}
+						for _, kv := range all.Kvs {
+							state[string(kv.Key)], revisions[string(kv.Key)] = number(kv), kv.ModRevision
+						}
+						if got := total(state); got != sum {
+							t.Errorf("the sum at %d is %d", all.Header.Revision, got)
+							return
+						}
+						write := []clientv3.Op{clientv3.OpPut(to, fmt.Sprint(state[to]+state[from]/2+state[from]%2)),
+							clientv3.OpPut(from, fmt.Sprint(state[from]/2))}
+						if state[from] < 2 { // all of it
+							write[1] = clientv3.OpDelete(from)
+						}
+						res, err := c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(from), "=", revisions[from]),
+							clientv3.Compare(clientv3.ModRevision(to), "=", revisions[to])).Then(write...).Commit()
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						done = res.Succeeded
+					}
+				}
+			})
+		}
+		movers.Wait()
+		stop()
+		watchers.Wait()
+	})
+}
+
+// TestWatchOfALargeTransaction: a response has all events of a revision, though it becomes larger
+// than others.
+func TestWatchOfALargeTransaction(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		c := serveBy(t, d, etcd.ServerConfig{MaxRequestBytes: 8 << 20})
+		large := strings.Repeat("x", 400<<10)
+		for i := range 2 {
+			var ops []clientv3.Op
+			for n := range 5 {
+				ops = append(ops, clientv3.OpPut(fmt.Sprint("k/", n), large))
+			}
+			res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).Then(ops...).Commit())
+			if want := int64(2 + i); res.Header.Revision != want {
+				t.Errorf("it is at %d, want %d", res.Header.Revision, want)
+			}
+		}
+		watch := c.Watch(t.Context(), "k/", clientv3.WithPrefix(), clientv3.WithRev(2))
+		for seen := int64(1); seen < 3; {
+			res := <-watch
+			if n := len(res.Events); n == 0 || n%5 != 0 || res.Events[0].Kv.ModRevision != seen+1 {
+				t.Fatalf("a response after %d has %d events: %v", seen, n, res.Err())
+			}
+			seen = res.Events[len(res.Events)-1].Kv.ModRevision
+		}
+	})
+}
+
+// TestTxnTooLarge: a transaction that does not fit into a commit is refused, and says why.
+func TestTxnTooLarge(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		c := serveBy(t, d, etcd.ServerConfig{MaxTxnOps: 600, MaxRequestBytes: 8 << 20})
+		refused := func(says string, ops ...clientv3.Op) {
+			t.Helper()
+			_, err := c.Txn(t.Context()).Then(ops...).Commit()
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), says) {
+				t.Errorf("%v", err)
+			}
+		}
+		var puts []clientv3.Op
+		for i := range 513 {
+			puts = append(puts, clientv3.OpPut(fmt.Sprintf("k/%03d", i), "x"))
+		}
+		refused("513 keys, more than the limit of 512", puts...)
+		res := must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).Then(puts[:512]...).Commit())
+		got := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "k/", clientv3.WithPrefix()))
+		if res.Header.Revision != 2 || got.Count != 512 || got.Kvs[0].ModRevision != 2 || got.Kvs[511].ModRevision != 2 {
+			t.Errorf("at %d there are %d keys", res.Header.Revision, got.Count)
+		}
+		put(t, c, "k/513", "")
+		refused("513 keys", clientv3.OpDelete("k/", clientv3.WithPrefix()))
+		res = must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).Then(clientv3.OpDelete("k/0", clientv3.WithRange("k/513"))).Commit())
+		if res.Responses[0].GetResponseDeleteRange().Deleted != 512 || res.Header.Revision != 4 {
+			t.Errorf("%v", res)
+		}
+		large := strings.Repeat("x", 1<<20)
+		for i := range 9 {
+			put(t, c, fmt.Sprint("large/", i), large)
+		}
+		refused("bytes, more than the limit of", clientv3.OpDelete("large/", clientv3.WithPrefix()))
+		if got := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "large/", clientv3.WithPrefix(),
+			clientv3.WithCountOnly())); got.Count != 9 || got.Header.Revision != 13 {
+			t.Errorf("%v", got)
 		}
 	})
 }

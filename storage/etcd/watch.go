@@ -367,8 +367,8 @@ func (ws *watchStream) follow(w *watch) {
 	}
 }
 
-// tell sends a batch, in pieces. A piece that is not the last one has the revision of its last
-// event, since the client has not seen what follows.
+// tell sends a batch, in pieces, each with all events of its revisions. A piece that is not the
+// last one has the revision of its last event, since the client has not seen what follows.
 func (ws *watchStream) tell(w *watch, b mvcc.Batch) error {
 	if w.prevKv {
 		_ = ws.s.s.LoadPrevious(ws.ctx, b.Events) // what it has not read is read one by one
@@ -393,7 +393,8 @@ func (ws *watchStream) tell(w *watch, b mvcc.Batch) error {
 			return err
 		}
 		events = append(events, event)
-		if size += bytes; size >= pieceBytes && i+1 < len(b.Events) {
+		if size += bytes; size >= pieceBytes && i+1 < len(b.Events) &&
+			b.Events[i+1].Revision > e.Revision {
 			if err := flush(e.Revision); err != nil {
 				return err
 			}

@@ -232,8 +232,8 @@ func TestImport(t *testing.T) {
 	})
 }
 
-// TestImportOfTransactions: keys that were written at one revision get revisions of their own,
-// beyond all that etcd had, and in its order.
+// TestImportOfTransactions: keys that were written at one revision keep it. If there are too many
+// at one, all get revisions of their own, beyond all that etcd had, and in its order.
 func TestImportOfTransactions(t *testing.T) {
 	each(t, func(t *testing.T, store *database.Store) {
 		e := &etcd{revision: 20}
@@ -251,11 +251,29 @@ func TestImportOfTransactions(t *testing.T) {
 		for _, r := range all {
 			got = append(got, fmt.Sprintf("%s@%d.%d", r.Key, r.Revision, r.Create))
 		}
-		if want := "b@21.21 a@22.22 c@23.23 d@24.24"; strings.Join(got, " ") != want {
+		if want := "a@9.9 b@3.3 c@9.9 d@12.12"; strings.Join(got, " ") != want {
 			t.Errorf("it has %v, want %s", got, want)
 		}
 		if i.Head <= 24 {
 			t.Errorf("the history goes on at %d", i.Head)
+		}
+	})
+	each(t, func(t *testing.T, store *database.Store) {
+		e := &etcd{revision: 20}
+		for n := range 514 {
+			key := fmt.Sprintf("k/%03d", n)
+			e.kvs = append(e.kvs, &mvccpb.KeyValue{Key: []byte(key), Value: []byte(key),
+				CreateRevision: 9, ModRevision: int64(9 + n/513), Version: 1})
+		}
+		if _, err := etcdmove.Import(t.Context(), e.client(t), store, nil); err != nil {
+			t.Fatal(err)
+		}
+		all, _ := records(t, store)
+		for n, r := range all {
+			if want := contract.Revision(21 + n); r.Revision != want || r.Create != want || r.Part != 0 {
+				t.Errorf("%s is at %d, part %d, created at %d, want %d", r.Key, r.Revision, r.Part,
+					r.Create, want)
+			}
 		}
 	})
 }

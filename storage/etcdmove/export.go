@@ -102,7 +102,7 @@ func seal(file *os.File) error {
 	return file.Sync()
 }
 
-// writer writes keys in the order of their revisions.
+// writer writes keys.
 type writer struct {
 	db *bbolt.DB
 	// tx is open while it has written bytes into keys.
@@ -147,7 +147,7 @@ func (w *writer) key(r *contract.Record) error {
 	if err != nil {
 		return err
 	}
-	return w.put(int64(r.Revision), content)
+	return w.put(revisionKey(int64(r.Revision), int64(r.Part)), content)
 }
 
 // leaseUntil returns a lease for keys that expire by themselves, which in an etcd none does.
@@ -164,15 +164,15 @@ func (w *writer) leaseUntil(expiry int64) contract.Lease {
 // seconds rounds up, and is not 0: a lease has a time to live.
 func seconds(d time.Duration) int64 { return max(1, int64((d+time.Second-1)/time.Second)) }
 
-func (w *writer) put(revision int64, content []byte) (err error) {
+func (w *writer) put(key, content []byte) (err error) {
 	if w.tx == nil {
 		if w.tx, err = w.db.Begin(true); err != nil {
 			return err
 		}
 		w.keys, w.bytes = w.tx.Bucket(keyBucket), 0
-		w.keys.FillPercent = 1 // nothing comes between
+		w.keys.FillPercent = 1 // little comes between
 	}
-	if err := w.keys.Put(revisionKey(revision), content); err != nil {
+	if err := w.keys.Put(key, content); err != nil {
 		return err
 	}
 	if w.bytes += len(content); w.bytes < batchBytes {
@@ -184,14 +184,14 @@ func (w *writer) put(revision int64, content []byte) (err error) {
 }
 
 // revisionKey is how etcd writes a revision: that of a transaction, and the place in it.
-func revisionKey(revision int64) []byte {
+func revisionKey(revision, place int64) []byte {
 	key := append(binary.BigEndian.AppendUint64(nil, uint64(revision)), '_')
-	return binary.BigEndian.AppendUint64(key, 0)
+	return binary.BigEndian.AppendUint64(key, uint64(place))
 }
 
 // end writes the leases and the fence.
 func (w *writer) end(fence int64) error {
-	if err := w.put(fence, nil); err != nil {
+	if err := w.put(revisionKey(fence, 0), nil); err != nil {
 		return err
 	}
 	if w.tx != nil {
@@ -215,6 +215,6 @@ func (w *writer) end(fence int64) error {
 				return err
 			}
 		}
-		return tx.Bucket(metaBucket).Put(scheduledCompaction, revisionKey(fence))
+		return tx.Bucket(metaBucket).Put(scheduledCompaction, revisionKey(fence, 0))
 	})
 }

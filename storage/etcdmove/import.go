@@ -118,7 +118,10 @@ type reader struct {
 	time     time.Time
 }
 
-type place struct{ revision, offset, length int64 }
+type place struct {
+	revision, offset, length int64
+	part                     int
+}
 
 func (r *reader) close() {
 	if r.spool != nil {
@@ -157,7 +160,7 @@ func (r *reader) read(ctx context.Context) (err error) {
 			if _, err := out.Write(content); err != nil {
 				return err
 			}
-			r.index = append(r.index, place{kv.ModRevision, offset, int64(len(content))})
+			r.index = append(r.index, place{kv.ModRevision, offset, int64(len(content)), 0})
 			offset += int64(len(content))
 			if kv.Lease != 0 {
 				r.attached[clientv3.LeaseID(kv.Lease)] = true
@@ -174,7 +177,7 @@ func (r *reader) read(ctx context.Context) (err error) {
 	if err := out.Flush(); err != nil {
 		return err
 	}
-	// In the order of the keys before, in which a transaction of etcd has no meaning.
+	// In the order of the keys before: that of the writes of a transaction is not known.
 	slices.SortStableFunc(r.index, func(a, b place) int {
 		return cmp.Compare(a.revision, b.revision)
 	})
@@ -211,14 +214,34 @@ func (r *reader) readLeases(ctx context.Context) error {
 	return err
 }
 
-// writeBackup writes what was read as a backup.
-func (r *reader) writeBackup(file io.Writer) error {
-	unique := true
-	for i := 1; i < len(r.index); i++ {
-		unique = unique && r.index[i-1].revision < r.index[i].revision
+// parts tells which part of its transaction each key is, and returns false if a transaction has
+// left more keys than one may have here. The index is put into the order of backups.
+func (r *reader) parts() (ok bool) {
+	for i := 0; i < len(r.index); {
+		end := i
+		for end < len(r.index) && r.index[end].revision == r.index[i].revision {
+			end++
+		}
+		if end-i > contract.MaxParts+1 {
+			return false
+		}
+		for n := i; n < end-1; n++ {
+			r.index[n].part = n - i + 1
+		}
+		i = end
 	}
+	slices.SortStableFunc(r.index, func(a, b place) int {
+		return cmp.Compare(min(b.part, 1), min(a.part, 1))
+	})
+	return true
+}
+
+// writeBackup writes what was read as a backup. If the keys cannot have their revisions, they get
+// new ones.
+func (r *reader) writeBackup(file io.Writer) error {
+	keep := r.parts()
 	last := contract.Revision(r.at)
-	if !unique {
+	if !keep {
 		last += contract.Revision(len(r.index))
 	}
 	w, err := archive.NewWriter(file, archive.Header{Store: fmt.Sprintf("etcd-%016x", r.cluster),
@@ -238,10 +261,10 @@ func (r *reader) writeBackup(file io.Writer) error {
 			return err
 		}
 		record := &contract.Record{Key: contract.Key(kv.Key), Revision: contract.Revision(kv.ModRevision),
-			Create: contract.Revision(kv.CreateRevision), Version: kv.Version, Lease: contract.Lease(kv.Lease),
+			Part: p.part, Create: contract.Revision(kv.CreateRevision), Version: kv.Version, Lease: contract.Lease(kv.Lease),
 			Value: kv.Value}
-		if !unique {
-			record.Revision = contract.Revision(r.at + int64(i) + 1)
+		if !keep {
+			record.Revision, record.Part = contract.Revision(r.at+int64(i)+1), 0
 			record.Create = record.Revision
 		}
 		if err := w.Write(record); err != nil {

@@ -18,10 +18,11 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 	asked := t.ask.askLost(g.Mutations)
 	leases := t.ask.askHeld(g.Mutations)
 	comparisons := t.ask.askCompared(g.Mutations)
+	untouched := t.ask.askWritten(g.Mutations)
 	var (
 		res *contract.GroupResult
 		// removed are the deletions whose previous values the second text asks for.
-		removed map[contract.Revision]*contract.Outcome
+		removed map[contract.RowID]*contract.Outcome
 	)
 	t.decide = func(a *answers) (*text, error) {
 		guard, lockWait, err := b.guard(a)
@@ -50,16 +51,22 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 		if err != nil {
 			return nil, err
 		}
+		touched, err := a.touched(untouched)
+		if err != nil {
+			return nil, err
+		}
 		var n int
 		res = &contract.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now,
 			LockWait: lockWait}
-		res.Outcomes, n = contract.Decide(g.Mutations, guard.State.Head.Revision, &contract.Found{
-			Current: func(k contract.Key) contract.Current { return current[k] },
-			Compared: func(c *contract.Comparison) (some, misfit bool) {
+		res.Outcomes, n = contract.DecideGroup(g, guard.State.Head.Revision, &contract.Found{
+			Compacted: guard.State.Compacted,
+			Current:   func(k contract.Key) contract.Current { return current[k] },
+			Compared: func(_ *contract.Condition, c *contract.Comparison) (some, misfit bool) {
 				return compared[c].some, compared[c].misfit
 			},
-			Held: func(l contract.Lease) bool { return held[l] },
-			Removed: func(m *contract.Mutation, _ contract.Revision) ([]byte, bool, error) {
+			Touched: func(*contract.Condition) bool { return touched },
+			Held:    func(l contract.Lease) bool { return held[l] },
+			Removed: func(m *contract.Mutation, _ contract.RowID) ([]byte, bool, error) {
 				return nil, !lost[m.Key], nil // the second text asks for the value
 			},
 		})
@@ -68,7 +75,7 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 			b.commit(&second)
 			return &second, nil
 		}
-		res.State.Head.Revision += contract.Revision(n)
+		res.State.Head.Revision += g.Rises(n)
 		res.State.Head.Token = g.Token
 		removed = removedBy(g, res.Outcomes)
 		b.writeGroup(&second, g, res, removed)
@@ -123,7 +130,7 @@ func (t *text) askLive(mutations []*contract.Mutation) {
 func (a *answers) live(n int) (map[contract.Key]contract.Current, error) {
 	found := make(map[contract.Key]contract.Current, n)
 	err := a.each(5, func(r row) error {
-		found[r.key(0)] = contract.Current{Revision: r.revision(1), Create: r.revision(2),
+		found[r.key(0)] = contract.Current{ID: r.revision(1), Create: r.revision(2),
 			Version: r.int(3), Lease: contract.Lease(r.int(4))}
 		return nil
 	})
@@ -170,7 +177,7 @@ func (t *text) askCompared(mutations []*contract.Mutation) (asked []*contract.Co
 		for i := range m.If.Comparisons {
 			c := &m.If.Comparisons[i]
 			asked = append(asked, c)
-			t.compare(c)
+			t.compare(m.If.Since, c)
 		}
 	}
 	return asked
@@ -178,17 +185,22 @@ func (t *text) askCompared(mutations []*contract.Mutation) (asked []*contract.Co
 
 // compare asks whether there is a key in the range of a comparison, and whether there is one that
 // does not fit.
-func (t *text) compare(c *contract.Comparison) {
+func (t *text) compare(since contract.Revision, c *contract.Comparison) {
 	sql := selectCompared
 	if c.Property == contract.CompareValue {
 		sql = selectComparedValues
 	}
+	if c.Changed {
+		sql = onlyChanged(sql)
+	}
 	var start, end, fits text
 	start.key(c.Start)
 	end.key(c.End)
+	// A part of a transaction has the revision that contract.RowID says.
 	fits.WriteString([...]string{contract.CompareVersion: "l.version",
-		contract.CompareCreate: "l.create_revision", contract.CompareRevision: "l.revision",
-		contract.CompareValue: "g.value", contract.CompareLease: "l.lease"}[c.Property])
+		contract.CompareCreate:   "l.create_revision",
+		contract.CompareRevision: "IF(l.revision < 0, -l.revision DIV 512, l.revision)",
+		contract.CompareValue:    "g.value", contract.CompareLease: "l.lease"}[c.Property])
 	fits.WriteString([...]string{contract.Equal: " = ", contract.Greater: " > ",
 		contract.Less: " < ", contract.NotEqual: " <> "}[c.Operator])
 	if c.Property == contract.CompareValue {
@@ -196,7 +208,11 @@ func (t *text) compare(c *contract.Comparison) {
 	} else {
 		fits.int(c.Number)
 	}
-	t.statement(sql, start.String(), end.String(), fits.String())
+	args := []any{start.String(), end.String(), fits.String()}
+	if c.Changed {
+		args = append(args, int64(since), int64(contract.Lowest(since)))
+	}
+	t.statement(sql, args...)
 }
 
 // comparedKeys is what is found of the keys of a comparison; see [contract.Comparison.Holds].
@@ -216,6 +232,27 @@ func (a *answers) compared(asked []*contract.Comparison) (map[*contract.Comparis
 		}
 	}
 	return found, nil
+}
+
+// askWritten asks what was written since a condition's Since, if a mutation demands that ranges are
+// untouched. The condition is the only one of its group.
+func (t *text) askWritten(mutations []*contract.Mutation) *contract.Condition {
+	for _, m := range mutations {
+		if m.If != nil && len(m.If.Untouched) > 0 {
+			t.statement(selectWritten, int64(m.If.Since), int64(contract.Lowest(m.If.Since)))
+			return m.If
+		}
+	}
+	return nil
+}
+
+// touched reads the answer to askWritten; see [contract.Found].
+func (a *answers) touched(asked *contract.Condition) (touched bool, err error) {
+	if asked == nil {
+		return false, nil
+	}
+	err = a.each(1, func(r row) error { touched = touched || asked.Touches(r.key(0)); return nil })
+	return touched, err
 }
 
 // set reads an answer of one column, if it was asked for.
@@ -239,10 +276,10 @@ func accepted(g *contract.Group, outcomes []contract.Outcome) iter.Seq2[*contrac
 	}
 }
 
-// removedBy finds the accepted deletions whose previous values nobody has at hand, by the values'
-// revisions.
-func removedBy(g *contract.Group, outcomes []contract.Outcome) map[contract.Revision]*contract.Outcome {
-	removed := map[contract.Revision]*contract.Outcome{}
+// removedBy finds the accepted deletions whose previous values nobody has at hand, by the
+// values' rows.
+func removedBy(g *contract.Group, outcomes []contract.Outcome) map[contract.RowID]*contract.Outcome {
+	removed := map[contract.RowID]*contract.Outcome{}
 	for m, o := range accepted(g, outcomes) {
 		if m.WantsPrevious() {
 			removed[o.Prev] = o
@@ -252,7 +289,7 @@ func removedBy(g *contract.Group, outcomes []contract.Outcome) map[contract.Revi
 }
 
 // removedValues reads the answer to selectRemoved.
-func (a *answers) removedValues(removed map[contract.Revision]*contract.Outcome,
+func (a *answers) removedValues(removed map[contract.RowID]*contract.Outcome,
 	returned contract.Returned) error {
 	if len(removed) == 0 {
 		return nil
@@ -281,7 +318,7 @@ func (a *answers) removedValues(removed map[contract.Revision]*contract.Outcome,
 // exist afterwards, then it deletes those of the others. Among the accepted a key occurs once, so
 // the order of the three does not matter.
 func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResult,
-	removed map[contract.Revision]*contract.Outcome) {
+	removed map[contract.RowID]*contract.Outcome) {
 	size := statementBytes
 	for _, m := range g.Mutations {
 		size += rowBytes + 2*len(m.Key) + len(m.Value) + len(m.Value)/16
@@ -325,7 +362,7 @@ func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.
 	t.WriteByte('(')
 	t.WriteString(t.store)
 	t.WriteByte(',')
-	t.int(int64(o.Revision))
+	t.int(int64(o.ID()))
 	t.WriteByte(',')
 	t.binary([]byte(m.Key))
 	t.WriteByte(',')
@@ -356,7 +393,7 @@ func (t *text) liveRow(key contract.Key, o *contract.Outcome, expiry int64) {
 	t.WriteByte(',')
 	t.binary([]byte(key))
 	t.WriteByte(',')
-	t.int(int64(o.Revision))
+	t.int(int64(o.ID()))
 	t.WriteByte(',')
 	t.int(int64(o.Create))
 	t.WriteByte(',')

@@ -155,16 +155,16 @@ func Statements(store int, keys int64) []Statement {
 		{"missing key", selectKey, []any{[]byte("/registry/x")}, 2},
 		{"keys", fmt.Sprintf(selectKeys, keyList(names)), nil, 2 * many},
 		{"keys, one only", fmt.Sprintf(selectKeys, keyList(names[:1])), nil, 2},
-		{"page", selectPage, []any{from, to, all, 500}, 1000},
-		{"last page", selectPage, []any{fmt.Appendf(nil, "/registry/%08d", keys-many), to, all,
+		{"page", selectPage, []any{from, to, -all, all, 500}, 1000},
+		{"last page", selectPage, []any{fmt.Appendf(nil, "/registry/%08d", keys-many), to, -all, all,
 			2 * many}, 2 * many},
 		{"page in the middle", selectPage, []any{fmt.Appendf(nil, "/registry/%08d", keys/2), to,
-			all, 500}, 1000},
-		{"page of keys", selectPageKeys, []any{from, to, all, 500}, 500},
-		{"replaced", selectReplaced, []any{head - 1000, head, head - 1000, from, to}, 1000},
+			-all, all, 500}, 1000},
+		{"page of keys", selectPageKeys, []any{from, to, -all, all, 500}, 500},
+		{"replaced", selectReplaced, []any{head - 1000, head, -512 * (head - 999), -512*head - 511, -all, head - 1000, from, to}, 1000},
 		{"values", fmt.Sprintf(selectValues, list), nil, many},
-		{"count", selectCount, []any{from, fmt.Appendf(nil, "/registry/%08d", 1000), all}, 1000},
-		{"count up to a limit", selectCountUpTo, []any{from, to, all, 1000}, 2000},
+		{"count", selectCount, []any{from, fmt.Appendf(nil, "/registry/%08d", 1000), -all, all}, 1000},
+		{"count up to a limit", selectCountUpTo, []any{from, to, -all, all, 1000}, 2000},
 		{"expiring", selectExpiring, []any{257}, 257},
 		{"leases", selectLeases, []any{many, 500}, 500},
 		{"lapsing", selectLapsing, []any{0, 500}, 500},
@@ -172,13 +172,20 @@ func Statements(store int, keys int64) []Statement {
 		{"attached to several", fmt.Sprintf(selectAttachedTo, "-7,-8", 50), nil, 50},
 		{"count leases", countLeases, nil, int(keys)},
 		{"held", fmt.Sprintf(selectHeld, list), nil, many},
-		{"compared", compared(contract.Comparison{Start: "/registry/", End: "/registry/00001000",
+		{"compared", compared(head-1000, contract.Comparison{Start: "/registry/", End: "/registry/00001000",
 			Property: contract.CompareRevision, Operator: contract.Greater}), nil, 1001},
-		{"compared values", compared(contract.Comparison{Start: "/registry/",
+		{"compared values", compared(head-1000, contract.Comparison{Start: "/registry/",
 			End: "/registry/00001000", Property: contract.CompareValue, Operator: contract.NotEqual}),
 			nil, 2001},
-		{"compared key", compared(contract.Comparison{Start: "/registry/00000042",
+		{"compared key", compared(head-1000, contract.Comparison{Start: "/registry/00000042",
 			End: "/registry/00000042\x00", Property: contract.CompareValue}), nil, 3},
+		{"compared since", compared(head-1000, contract.Comparison{Start: "/registry/",
+			End: "/registry0", Property: contract.CompareValue, Operator: contract.NotEqual,
+			Changed: true}), nil, 3002},
+		{"written", fmt.Sprintf(selectWritten, head-1000, contract.Lowest(contract.Revision(head-1000))),
+			nil, 1001},
+		{"parts", selectParts, []any{true, true, true, 0, -1 << 62, 1000}, 1},
+		{"record parts", selectRecordParts, nil, 1},
 		{"some leases", fmt.Sprintf(selectSomeLeases, list), nil, many},
 		{"all leases", selectAllLeases, nil, int(keys)},
 		{"delete leases", fmt.Sprintf(deleteLeases, revisionRows(revisions)), nil, 2 * many},
@@ -202,7 +209,7 @@ func Statements(store int, keys int64) []Statement {
 		{"erase log", fmt.Sprintf(eraseLog, head, many), nil, 3 * many},
 		{"erase aborted", eraseAborted, nil, 1},
 		{"renew", renewStore, nil, 1},
-		{"growth", selectGrowth, []any{head - 1000}, 2000},
+		{"growth", selectGrowth, []any{head - 1000, -512 * (head - 999)}, 2000},
 		{"quota", selectQuota, nil, 1},
 		{"everywhere", selectEverywhere, []any{[]byte("/registry/00000001")}, 3000},
 		{"update quota", fmt.Sprintf(updateQuota, 1, 2), nil, 1},
@@ -232,9 +239,9 @@ func Transact(ctx context.Context, b contract.Backend, decide func()) error {
 }
 
 // compared is the statement of a comparison.
-func compared(c contract.Comparison) string {
+func compared(since int64, c contract.Comparison) string {
 	t := text{store: "$store"}
-	t.compare(&c)
+	t.compare(contract.Revision(since), &c)
 	return t.String()
 }
 

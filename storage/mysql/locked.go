@@ -224,7 +224,7 @@ func (w *working) Insert(token contract.Token, at contract.State, records []cont
 	x.Grow(size)
 	x.statement(insertLog)
 	outcome := func(r *contract.Record) *contract.Outcome {
-		return &contract.Outcome{Revision: r.Revision, Create: r.Create, Version: r.Version,
+		return &contract.Outcome{Revision: r.Revision, Part: r.Part, Create: r.Create, Version: r.Version,
 			Lease: r.Lease}
 	}
 	for i := range records {

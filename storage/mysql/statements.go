@@ -33,6 +33,7 @@ func readsOf(store string) sqlkit.Statements {
 	return sqlkit.Statements{
 		State:     preparedState,
 		Tail:      ofStore(selectTail, store),
+		Parts:     ofStore(selectParts, store),
 		Get:       ofStore(selectKey, store),
 		GetKeys:   ofStore(selectKeys, store),
 		Page:      ofStore(selectPage, store),
@@ -63,6 +64,7 @@ func readsOf(store string) sqlkit.Statements {
 var inTransaction = sqlkit.TxStatements{
 	Keys:              selectAllKeys,
 	Records:           selectRecords,
+	RecordParts:       selectRecordParts,
 	AllLeases:         selectAllLeases,
 	Leases:            selectSomeLeases,
 	DropLeases:        deleteLeases,
@@ -152,6 +154,17 @@ var selectTail = stateAndRows(13, `
  ORDER BY g.revision
  LIMIT ?`)
 
+// selectParts reads parts of transactions backwards, and is selectTail otherwise. Values are read
+// only if the first two arguments are 1.
+var selectParts = stateAndRows(13, `
+        g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted, IF(?, g.value, NULL),
+        p.revision IS NOT NULL, p.lease, IF(?, p.value, NULL)
+ FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+ LEFT JOIN rowkeeper_log p FORCE INDEX (PRIMARY) ON p.store = $store AND p.revision = IF(g.deleted OR ?, g.prev_revision, NULL)
+ WHERE g.store = $store AND g.revision < ? AND g.revision >= ?
+ ORDER BY g.revision DESC
+ LIMIT ?`)
+
 // selectKey reads one key: live and its log row by primary key. It returns one row, so the state is
 // in it.
 const selectKey = `
@@ -175,7 +188,7 @@ var selectPage = stateAndRows(6, `
         l.key, l.revision, l.create_revision, l.version, l.lease, g.value
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
  LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
- WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ?
+ WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision BETWEEN ? AND ?
  ORDER BY l.key
  LIMIT ?`)
 
@@ -183,16 +196,17 @@ var selectPage = stateAndRows(6, `
 var selectPageKeys = stateAndRows(5, `
         l.key, l.revision, l.create_revision, l.version, l.lease
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
- WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ?
+ WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision BETWEEN ? AND ?
  ORDER BY l.key
  LIMIT ?`)
 
-// selectReplaced reads the rows in (after, upto] that replaced one at or before a revision. Primary
-// key range.
+// selectReplaced reads the rows in (after, upto], and the parts of transactions there, that
+// replaced one at or before a revision. Two ranges of the primary key.
 var selectReplaced = stateAndRows(2, `
         g.key, g.prev_revision
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
- WHERE g.store = $store AND g.revision > ? AND g.revision <= ? AND g.prev_revision >= 1 AND g.prev_revision <= ? AND g.key >= ? AND g.key < ?`)
+ WHERE g.store = $store AND (g.revision > ? AND g.revision <= ? OR g.revision < ? AND g.revision >= ?)
+   AND g.prev_revision <> 0 AND g.prev_revision BETWEEN ? AND ? AND g.key >= ? AND g.key < ?`)
 
 // selectValues reads log rows by primary key. The list of revisions stands for %s; it is not empty.
 var selectValues = stateAndRows(6, `
@@ -203,7 +217,7 @@ var selectValues = stateAndRows(6, `
 // selectCount counts live keys: primary key range. Counts are one row, so the state is in it.
 const selectCount = `
 SELECT ` + state + `,
-       (SELECT COUNT(*) FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ?)
+       (SELECT COUNT(*) FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision BETWEEN ? AND ?)
 FROM ` + storeAndHead + `
 WHERE s.id = $store`
 
@@ -211,7 +225,7 @@ WHERE s.id = $store`
 const selectCountUpTo = `
 SELECT ` + state + `,
        (SELECT COUNT(*)
-        FROM (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ? LIMIT ?) c)
+        FROM (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision BETWEEN ? AND ? LIMIT ?) c)
 FROM ` + storeAndHead + `
 WHERE s.id = $store`
 
@@ -302,8 +316,9 @@ JOIN (SELECT COUNT(*) AS objects, CAST(COALESCE(SUM(LENGTH(l.key) + LENGTH(g.val
       WHERE l.store = $store) z
 WHERE s.id = $store`
 
-// selectGrowth reads the rows of the log after a revision by primary key range, and for each the
-// one that it replaced by primary key. Markers and deletions hold nothing.
+// selectGrowth reads the rows of the log after a revision, and the parts of transactions there, by
+// two ranges of the primary key, and for each the one that it replaced by primary key. Markers and
+// deletions hold nothing.
 const selectGrowth = `
 SELECT ` + state + `,
        z.objects, z.written - z.replaced, z.replaced
@@ -312,8 +327,8 @@ JOIN (SELECT CAST(COALESCE(SUM(NOT g.deleted), 0) AS SIGNED) - COUNT(p.revision)
              CAST(COALESCE(SUM(IF(g.deleted, 0, LENGTH(g.key) + LENGTH(g.value))), 0) AS SIGNED) AS written,
              CAST(COALESCE(SUM(LENGTH(p.key) + LENGTH(p.value)), 0) AS SIGNED) AS replaced
       FROM rowkeeper_log g FORCE INDEX (PRIMARY)
-      LEFT JOIN rowkeeper_log p FORCE INDEX (PRIMARY) ON p.store = $store AND p.revision = IF(g.prev_revision > 0, g.prev_revision, NULL)
-      WHERE g.store = $store AND g.revision > ?) z
+      LEFT JOIN rowkeeper_log p FORCE INDEX (PRIMARY) ON p.store = $store AND p.revision = NULLIF(g.prev_revision, 0)
+      WHERE g.store = $store AND (g.revision > ? OR g.revision < ?)) z
 WHERE s.id = $store`
 
 // selectQuota reads what the store may hold.
@@ -440,17 +455,36 @@ WHERE e.store = $store AND e.id IN (%s) AND e.expiry <> 0`
 // %[3]s.
 const (
 	selectCompared = `
-SELECT EXISTS (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= %[1]s AND l.key < %[2]s AND l.revision > 0),
+SELECT EXISTS (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= %[1]s AND l.key < %[2]s AND l.revision <> 0),
        EXISTS (SELECT 1
                FROM rowkeeper_live l FORCE INDEX (PRIMARY)
                WHERE l.store = $store AND l.key >= %[1]s AND l.key < %[2]s AND NOT (%[3]s))`
 	selectComparedValues = `
-SELECT EXISTS (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= %[1]s AND l.key < %[2]s AND l.revision > 0),
+SELECT EXISTS (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= %[1]s AND l.key < %[2]s AND l.revision <> 0),
        EXISTS (SELECT 1
                FROM rowkeeper_live l FORCE INDEX (PRIMARY)
                LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
                WHERE l.store = $store AND l.key >= %[1]s AND l.key < %[2]s AND NOT COALESCE(%[3]s, 0))`
 )
+
+// onlyChanged makes selectCompared, or selectComparedValues, look for a key that does not fit among
+// those only that were written since a revision: two ranges of the primary key of the log, for rows
+// and for parts of transactions, and for each its live row by primary key.
+func onlyChanged(sql string) string {
+	return strings.NewReplacer(
+		"FROM rowkeeper_live l FORCE INDEX (PRIMARY)\n", "FROM rowkeeper_log w FORCE INDEX (PRIMARY)\n"+
+			"               STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = w.key\n",
+		"WHERE l.store = $store AND l.key >= %[1]s AND l.key < %[2]s AND NOT",
+		"WHERE w.store = $store AND (w.revision > %[4]d OR w.revision < %[5]d) AND w.key >= %[1]s AND w.key < %[2]s AND NOT",
+	).Replace(sql)
+}
+
+// selectWritten reads the keys that were written since a revision: two ranges of the primary key of
+// the log, for rows and for parts of transactions.
+const selectWritten = `
+SELECT g.key
+FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+WHERE g.store = $store AND (g.revision > %d OR g.revision < %d)`
 
 // selectSomeLeases finds leases by primary key.
 const selectSomeLeases = `
@@ -622,10 +656,17 @@ FROM rowkeeper_lease e FORCE INDEX (PRIMARY)
 WHERE e.store = $store`
 
 // selectRecords walks the log by its primary key, which is the order that is asked for, and finds
-// by the primary key of live which of its rows are live.
+// by the primary key of live which of its rows are live. selectRecordParts does the same backwards.
 const selectRecords = `
 SELECT g.revision, l.key, l.create_revision, l.version, l.lease, GREATEST(COALESCE(l.expiry, 0), 0), g.value
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = g.key AND l.revision = g.revision
 WHERE g.store = $store AND g.revision > 0
 ORDER BY g.revision`
+
+const selectRecordParts = `
+SELECT g.revision, l.key, l.create_revision, l.version, l.lease, GREATEST(COALESCE(l.expiry, 0), 0), g.value
+FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = g.key AND l.revision = g.revision
+WHERE g.store = $store AND g.revision < 0
+ORDER BY g.revision DESC`

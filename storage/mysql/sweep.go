@@ -44,7 +44,7 @@ func (b *backend) sweep(p *contract.SweepPlan, deleted *int) *transaction {
 			return nil, err
 		}
 		second := b.text()
-		second.statement(deleteSwept, revisionRows(p.Revisions))
+		second.statement(deleteSwept, revisionRows(p.Rows))
 		second.statement(selectDeleted)
 		b.joinQueue(&second, b.server.hold)
 		second.statement(updateSwept, int64(p.Epoch), knownSchema, int64(p.Swept))

@@ -19,8 +19,14 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 	}
 	args := []any{g.Token[:], int64(g.Seen.Epoch), in.seen, in.seenTokens, in.keys, in.expected,
 		in.deleted, in.values, in.ttls, in.wantsPrevious, in.leases}
+	if in.condition == nil && g.Whole {
+		in.condition = &contract.Condition{Hold: true}
+	}
 	if in.condition != nil {
 		work, args = comparedGroup, append(args, conditionArgs(in.condition)...)
+	}
+	if g.Whole {
+		work = wholeGroup
 	}
 	o, err := b.transact(ctx, commitLock, work, args...)
 	if err != nil {
@@ -46,12 +52,19 @@ func conditionArgs(c *contract.Condition) []any {
 	n := len(c.Comparisons)
 	starts, ends, values := make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	properties, operators, numbers := make([]int64, n), make([]int64, n), make([]int64, n)
+	changed := make([]bool, n)
 	for i := range c.Comparisons {
 		p := &c.Comparisons[i]
 		starts[i], ends[i], values[i] = []byte(p.Start), []byte(p.End), p.Value
 		properties[i], operators[i], numbers[i] = int64(p.Property), int64(p.Operator), p.Number
+		changed[i] = p.Changed
 	}
-	return []any{starts, ends, properties, operators, numbers, values, c.Hold}
+	lows, highs := make([][]byte, len(c.Untouched)), make([][]byte, len(c.Untouched))
+	for i, s := range c.Untouched {
+		lows[i], highs[i] = []byte(s.Start), []byte(s.End)
+	}
+	return []any{starts, ends, properties, operators, numbers, values, c.Hold, lows, highs,
+		int64(c.Since), int64(contract.Lowest(c.Since)), changed}
 }
 
 // input is a group as sqlGroup takes it: of the mutations with equal key and expectation only the
@@ -69,7 +82,7 @@ type input struct {
 	leases        []int64
 	// leased tells whether any key is attached to a lease.
 	leased bool
-	// condition is that of the only mutation, if it has one.
+	// condition is that of the only mutation, or of a transaction, if there is one.
 	condition *contract.Condition
 	// place is, for each mutation of the group, its place in the input, or that of the one that
 	// stands for it.
@@ -142,9 +155,14 @@ func (in *input) result(g *contract.Group, o outcome) (*contract.GroupResult, er
 	}
 	accepted, currents, creations := columns[0], columns[1], columns[2]
 	versions, leases := columns[3], columns[4]
+	refused := false
+	for at := range accepted {
+		refused = refused || !accepted.bool(at)
+	}
+	refused = refused && g.Whole
 	removed := 0
 	for at := range accepted {
-		if accepted.bool(at) && in.wantsPrevious[at] {
+		if !refused && accepted.bool(at) && in.wantsPrevious[at] {
 			removed++
 		}
 	}
@@ -162,17 +180,24 @@ func (in *input) result(g *contract.Group, o outcome) (*contract.GroupResult, er
 		at := in.place[i]
 		current := currents.revision(at)
 		switch {
+		case refused && (accepted.bool(at) || !met && m.If == nil):
+			res.Outcomes[i].Revision = current.Revision() // for another mutation of the transaction
 		case !accepted.bool(at):
 			res.Outcomes[i] = contract.Refused(m, current, met, in.wantsPrevious[at])
 		case at <= answered: // it lost to the one that stands for it
-			res.Outcomes[i].Revision = current
+			res.Outcomes[i].Revision = current.Revision()
 		default:
-			// The accepted are numbered densely.
-			res.State.Head = contract.Position{Epoch: before.Epoch,
-				Revision: res.State.Head.Revision + 1, Token: g.Token}
+			// The accepted are numbered densely, but for those of a transaction.
+			if !g.Whole || i == 0 {
+				res.State.Head = contract.Position{Epoch: before.Epoch,
+					Revision: res.State.Head.Revision + 1, Token: g.Token}
+			}
 			res.Outcomes[i] = contract.Outcome{Accepted: true, Revision: res.State.Head.Revision,
 				Prev: current, Create: creations.revision(at), Version: versions.int(at),
 				Lease: contract.Lease(leases.int(at))}
+			if g.Whole && i < len(g.Mutations)-1 {
+				res.Outcomes[i].Part = i + 1
+			}
 			if in.wantsPrevious[at] {
 				res.Outcomes[i].PrevValue, previous = slices.Clone(previous[0]), previous[1:]
 			}

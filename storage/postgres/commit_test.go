@@ -12,9 +12,10 @@ import (
 )
 
 // TestCommitFollowsTheRules: the statement that commits a group decides as contract.CheckGroup and
-// contract.Decide do, whatever the database holds and the group expects: other epochs, lower heads,
-// other tokens, missing rows, recorded tokens, compacted ahead of what was seen, keys that occur
-// several times, values that are lost, leases that have ended, conditions that are met or not.
+// contract.DecideGroup do, whatever the database holds and the group expects: other epochs, lower
+// heads, other tokens, missing rows, recorded tokens, compacted ahead of what was seen, keys that
+// occur several times, values that are lost, leases that have ended, conditions that are met or
+// not. Some groups are transactions, and some rows parts of one.
 func TestCommitFollowsTheRules(t *testing.T) {
 	url := migrated(t)
 	b, conn := openURL(t, url), connect(t, url)
@@ -31,7 +32,7 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		st := contract.State{Head: contract.Position{Epoch: contract.Epoch(1 + rng.IntN(2)),
 			Revision: contract.Revision(4 + rng.IntN(4)), Token: token()}}
 		st.Compacted = contract.Revision(rng.IntN(int(st.Head.Revision) + 1))
-		log := map[contract.Revision]contract.Token{st.Head.Revision: st.Head.Token}
+		log := map[contract.RowID]contract.Token{st.Head.Revision: st.Head.Token}
 		for r := contract.Revision(1); r < st.Head.Revision; r++ {
 			if rng.IntN(4) > 0 {
 				log[r] = token()
@@ -41,7 +42,15 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		for i := range keys {
 			if rng.IntN(3) > 0 {
 				r := 1 + contract.Revision(rng.IntN(int(st.Head.Revision)))
-				current[contract.Key(fmt.Sprint("key", i))] = contract.Current{Revision: r,
+				id := r
+				if rng.IntN(3) == 0 {
+					id = contract.IDOf(r, 1+i)
+					log[id] = token()
+					if rng.IntN(4) == 0 {
+						delete(log, id)
+					}
+				}
+				current[contract.Key(fmt.Sprint("key", i))] = contract.Current{ID: id,
 					Create: 1 + contract.Revision(rng.IntN(int(r))), Version: 1 + rng.Int64N(1<<40),
 					Lease: contract.Lease(rng.Int64N(3))}
 			}
@@ -66,10 +75,11 @@ func TestCommitFollowsTheRules(t *testing.T) {
 				g.Earlier, at = append(g.Earlier, p), append(at, log[r])
 			}
 		}
+		g.Whole = rng.IntN(3) == 0
 		alone := map[contract.Key]bool{}
 		for range 1 + rng.IntN(6) {
 			m := &contract.Mutation{Key: contract.Key(fmt.Sprint("key", rng.IntN(keys)))}
-			m.Expect = current[m.Key].Revision
+			m.Expect = current[m.Key].ID.Revision()
 			switch rng.IntN(8) {
 			case 0, 1:
 				m.Expect = contract.Revision(rng.IntN(4))
@@ -81,8 +91,8 @@ func TestCommitFollowsTheRules(t *testing.T) {
 			} else {
 				m.Value, m.Lease = []byte("value"), contract.Lease(rng.IntN(2)*rng.IntN(4))
 			}
-			if is, ok := alone[m.Key]; ok && (is || m.Alone()) {
-				continue // the queue keeps them apart
+			if is, ok := alone[m.Key]; ok && (is || m.Alone() || g.Whole) {
+				continue // the queue keeps them apart, and a transaction has no key twice
 			}
 			alone[m.Key] = m.Alone()
 			g.Mutations = append(g.Mutations, m)
@@ -95,14 +105,25 @@ func TestCommitFollowsTheRules(t *testing.T) {
 				at, property := current[key], contract.Property(rng.IntN(5))
 				c := contract.Comparison{Start: key, End: key + "\x00", Property: property,
 					Operator: contract.Operator(rng.IntN(4)), Value: []byte("a value"),
-					Number: []int64{at.Version, int64(at.Create), int64(at.Revision), 0,
+					Number: []int64{at.Version, int64(at.Create), int64(at.ID.Revision()), 0,
 						int64(at.Lease)}[property]}
 				if rng.IntN(3) == 0 {
 					c.End = contract.Key(fmt.Sprint("key", rng.IntN(keys+1)))
 				}
 				m.If.Comparisons = append(m.If.Comparisons, c)
 			}
-			g.Mutations = g.Mutations[:1]
+			if rng.IntN(2) == 0 {
+				m.If.Since = 1 + contract.Revision(rng.IntN(int(st.Head.Revision)))
+				m.If.Untouched = []contract.Span{{Start: "a", End: "b"}, {Start: "key1", End: "key2"}}
+				m.If.Untouched = m.If.Untouched[rng.IntN(3):]
+				m.If.Comparisons = m.If.Comparisons[:rng.IntN(2)]
+				for i := range m.If.Comparisons {
+					m.If.Comparisons[i].Changed = rng.IntN(2) == 0
+				}
+			}
+			if !g.Whole {
+				g.Mutations = g.Mutations[:1]
+			}
 		}
 		aborted := rng.IntN(8) == 0
 
@@ -111,15 +132,15 @@ func TestCommitFollowsTheRules(t *testing.T) {
 				st.Head.Epoch, st.Compacted))
 		var rows []string
 		for r, token := range log {
-			rows = append(rows, fmt.Sprintf(`(1, %d, 0, 0, 1, 0, 1, false, 'a key', '\x%x', 'a value')`, r,
-				token))
+			rows = append(rows, fmt.Sprintf(`(1, %d, 0, 0, 1, 0, 1, false, '%s', '\x%x', 'a value')`, r,
+				written(r), token))
 		}
 		exec(t, conn,
 			`INSERT INTO rowkeeper_log (store, revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value) VALUES `+strings.Join(rows, ", "))
 		for key, at := range current {
 			exec(t, conn,
 				fmt.Sprintf(`INSERT INTO rowkeeper_live (store, key, revision, create_revision, version, lease) VALUES (1, '%s', %d, %d, %d, %d)`,
-					key, at.Revision, at.Create, at.Version, at.Lease))
+					key, at.ID, at.Create, at.Version, at.Lease))
 		}
 		if aborted {
 			exec(t, conn,
@@ -135,22 +156,30 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		}
 		head := st.Head
 		if want == nil {
-			outcomes, n := contract.Decide(g.Mutations, st.Head.Revision, &contract.Found{
-				Current: func(k contract.Key) contract.Current { return current[k] },
-				Compared: func(c *contract.Comparison) (some, misfit bool) {
+			outcomes, n := contract.DecideGroup(g, st.Head.Revision, &contract.Found{
+				Compacted: st.Compacted,
+				Current:   func(k contract.Key) contract.Current { return current[k] },
+				Compared: func(of *contract.Condition, c *contract.Comparison) (some, misfit bool) {
 					for key, at := range current {
 						if key >= c.Start && key < c.End {
+							if some = true; c.Changed && !since(log, of.Since, key) {
+								continue
+							}
 							var value []byte
-							if _, there := log[at.Revision]; there {
+							if _, there := log[at.ID]; there {
 								value = []byte("a value")
 							}
-							some, misfit = true, misfit || !c.Fits(at, value)
+							misfit = misfit || !c.Fits(at, value)
 						}
 					}
 					return some, misfit
 				},
+				Touched: func(c *contract.Condition) bool {
+					return c.Touches("key1") && since(log, c.Since, "key1") ||
+						c.Touches("a key") && since(log, c.Since, "a key")
+				},
 				Held: func(l contract.Lease) bool { return l == 1 },
-				Removed: func(_ *contract.Mutation, at contract.Revision) ([]byte, bool, error) {
+				Removed: func(_ *contract.Mutation, at contract.RowID) ([]byte, bool, error) {
 					_, there := log[at]
 					return []byte("a value"), there, nil
 				},
@@ -175,7 +204,7 @@ func TestCommitFollowsTheRules(t *testing.T) {
 				}
 			}
 			if n > 0 {
-				head = contract.Position{Epoch: head.Epoch, Revision: head.Revision + contract.Revision(n),
+				head = contract.Position{Epoch: head.Epoch, Revision: head.Revision + g.Rises(n),
 					Token: g.Token}
 			}
 			accepted += n
@@ -195,4 +224,19 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		t.Errorf("of %d groups were refused: %v; %d mutations were accepted, %d met a lost value, and "+
 			"of %d the condition was not met", cases, refused, accepted, lost, unmet)
 	}
+}
+
+// written is the key of a row of the log.
+func written(id contract.RowID) contract.Key {
+	return contract.Key([]string{"key1", "a key", "none"}[id.Revision()%3])
+}
+
+// since tells whether a key was written after a revision.
+func since(log map[contract.RowID]contract.Token, r contract.Revision, key contract.Key) bool {
+	for id := range log {
+		if id.Revision() > r && written(id) == key {
+			return true
+		}
+	}
+	return false
 }

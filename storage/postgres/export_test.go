@@ -18,7 +18,7 @@ type Statement struct {
 // Statements are all that touch the tables.
 func Statements() []Statement {
 	list := []Statement{
-		{"state", sqlState, false}, {"tail", sqlTail, false}, {"get", sqlGet, false},
+		{"state", sqlState, false}, {"tail", sqlTail, false}, {"parts", sqlParts, false}, {"get", sqlGet, false},
 		{"poll", sqlPoll, false},
 		{"get_keys", sqlGetKeys, false}, {"page", sqlPage, false}, {"keys", sqlKeys, false},
 		{"replaced", sqlReplaced, false}, {"values", sqlValues, false}, {"count", sqlCount, false},
@@ -29,7 +29,8 @@ func Statements() []Statement {
 		{"some_leases", sqlSomeLeases, true}, {"put_leases", sqlPutLeases, true},
 		{"drop_leases", sqlDropLeases, true}, {"all_leases", sqlAllLeases, true}, {"sweepable", sqlSweepRows, false},
 		{"find_group", sqlFindGroup, true}, {"abort", sqlAbort, true},
-		{"compact", sqlCompact, true}, {"records", sqlRecords, true}, {"import", sqlImport, true},
+		{"compact", sqlCompact, true}, {"records", sqlRecords, true},
+		{"record_parts", sqlRecordParts, true}, {"import", sqlImport, true},
 		{"mark", sqlMark, true}, {"record_fingerprint", sqlRecordFingerprint, true},
 		{"identity", sqlIdentity, false},
 		{"record_boot", sqlRecordBoot, true}, {"size", sqlSize, false},

@@ -186,7 +186,7 @@ func (w *working) Insert(token contract.Token, at contract.State, records []cont
 	)
 	for i := range records {
 		r := &records[i]
-		revisions, creations = append(revisions, int64(r.Revision)), append(creations, int64(r.Create))
+		revisions, creations = append(revisions, int64(r.ID())), append(creations, int64(r.Create))
 		versions, leases = append(versions, r.Version), append(leases, int64(r.Lease))
 		expiries = append(expiries, r.LiveExpiry())
 		keys, values = append(keys, []byte(r.Key)), append(values, r.Value)

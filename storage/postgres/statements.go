@@ -65,6 +65,7 @@ state AS MATERIALIZED (
 var reads = sqlkit.Statements{
 	State:     sqlState,
 	Tail:      sqlTail,
+	Parts:     sqlParts,
 	Get:       sqlGet,
 	GetKeys:   sqlGetKeys,
 	Page:      sqlPage,
@@ -93,6 +94,7 @@ var reads = sqlkit.Statements{
 var inTransaction = sqlkit.TxStatements{
 	Keys:              sqlCountAll,
 	Records:           sqlRecords,
+	RecordParts:       sqlRecordParts,
 	AllLeases:         sqlAllLeases,
 	Leases:            sqlSomeLeases,
 	DropLeases:        sqlDropLeases,
@@ -144,7 +146,29 @@ SELECT NULL, NULL, r.* FROM (
     ) g
     LEFT JOIN LATERAL (
         SELECT revision, lease, value FROM rowkeeper_log
-        WHERE store = $store::integer AND revision = g.prev_revision AND g.prev_revision > 0 AND (g.deleted OR $1::boolean) OFFSET 0
+        WHERE store = $store::integer AND revision = g.prev_revision AND g.prev_revision <> 0 AND (g.deleted OR $1::boolean) OFFSET 0
+    ) p ON true
+) r`)
+
+// sqlParts reads parts of transactions by the primary key of the log, backwards, and is sqlTail
+// otherwise, but for values that nobody wants.
+//
+// $1 whether values are wanted, $2 whether previous ones are, $3 whether those of updates are, too,
+// $4 the ID below which the rows are, $5 the lowest ID, $6 limit.
+var sqlParts = ofStore(`WITH` + state + `
+SELECT header.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM header
+UNION ALL
+SELECT NULL, NULL, r.* FROM (
+    SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted, g.value,
+           p.revision IS NOT NULL AS has_prev, p.lease AS prev_lease, p.value AS prev_value
+    FROM (
+        SELECT revision, prev_revision, create_revision, version, lease, time, deleted, key, token,
+               CASE WHEN $1::boolean THEN value END AS value
+        FROM rowkeeper_log WHERE store = $store::integer AND revision < $4::bigint AND revision >= $5::bigint ORDER BY revision DESC LIMIT $6::bigint
+    ) g
+    LEFT JOIN LATERAL (
+        SELECT revision, lease, CASE WHEN $2::boolean THEN value END AS value FROM rowkeeper_log
+        WHERE store = $store::integer AND revision = g.prev_revision AND g.prev_revision <> 0 AND (g.deleted OR $3::boolean) OFFSET 0
     ) p ON true
 ) r`)
 
@@ -179,9 +203,9 @@ SELECT NULL, NULL, r.* FROM (
 
 // sqlPage reads live rows in the order of their primary key, and the values from the log by its
 // primary key. The limit is inside, so no more rows are touched than returned, but for those newer
-// than $3.
+// than the snapshot.
 //
-// $1 start, $2 end, $3 newest revision, $4 limit.
+// $1 start, $2 end, $3 $4 the lowest and the greatest ID of the snapshot, $5 limit.
 var sqlPage = ofStore(`WITH` + state + `
 SELECT header.*, NULL, NULL, NULL, NULL, NULL, NULL FROM header
 UNION ALL
@@ -189,8 +213,8 @@ SELECT NULL, NULL, r.* FROM (
     SELECT l.key, l.revision, l.create_revision, l.version, l.lease, g.value
     FROM (
         SELECT key, revision, create_revision, version, lease FROM rowkeeper_live
-        WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
-        ORDER BY key LIMIT $4::bigint
+        WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision BETWEEN $3::bigint AND $4::bigint
+        ORDER BY key LIMIT $5::bigint
     ) l
     LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision OFFSET 0) g ON true
 ) r`)
@@ -201,21 +225,28 @@ SELECT header.*, NULL, NULL, NULL, NULL, NULL FROM header
 UNION ALL
 SELECT NULL, NULL, r.* FROM (
     SELECT key, revision, create_revision, version, lease FROM rowkeeper_live
-    WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
-    ORDER BY key LIMIT $4::bigint
+    WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision BETWEEN $3::bigint AND $4::bigint
+    ORDER BY key LIMIT $5::bigint
 ) r`)
 
-// sqlReplaced reads the log's range of revisions by its primary key; the rest is a filter.
+// sqlReplaced reads the log's range of revisions by its primary key, and that of the parts of
+// transactions there; the rest is a filter.
 //
-// $1 after, $2 up to, $3 snapshot, $4 start, $5 end.
+// $1 after, $2 up to, $3 the ID below which the parts are, $4 the lowest one, $5 $6 the lowest and
+// the greatest ID of the snapshot, $7 start, $8 end.
 var sqlReplaced = ofStore(`WITH` + state + `
 SELECT header.*, NULL, NULL FROM header
 UNION ALL
 SELECT NULL, NULL, r.* FROM (
     SELECT key, prev_revision FROM rowkeeper_log
     WHERE store = $store::integer AND revision > $1::bigint AND revision <= $2::bigint
-      AND prev_revision > 0 AND prev_revision <= $3::bigint
-      AND key >= $4::bytea AND key < $5::bytea
+      AND prev_revision <> 0 AND prev_revision BETWEEN $5::bigint AND $6::bigint
+      AND key >= $7::bytea AND key < $8::bytea
+    UNION ALL
+    SELECT key, prev_revision FROM rowkeeper_log
+    WHERE store = $store::integer AND revision < $3::bigint AND revision >= $4::bigint
+      AND prev_revision <> 0 AND prev_revision BETWEEN $5::bigint AND $6::bigint
+      AND key >= $7::bytea AND key < $8::bytea
 ) r`)
 
 // sqlValues reads rows of the log by the primary key, one descent per revision.
@@ -234,23 +265,23 @@ SELECT NULL, NULL, r.* FROM (
 
 // sqlCount counts a range of the primary key of live.
 //
-// $1 start, $2 end, $3 newest revision.
+// $1 start, $2 end, $3 $4 the lowest and the greatest ID of the snapshot.
 var sqlCount = ofStore(`WITH` + state + `
 SELECT header.*, (
     SELECT count(*) FROM rowkeeper_live
-    WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
+    WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision BETWEEN $3::bigint AND $4::bigint
 )
 FROM header`)
 
 // sqlCountUpTo stops at the limit. The order is that of the primary key, and asks for it.
 //
-// $1 start, $2 end, $3 newest revision, $4 limit.
+// $1 start, $2 end, $3 $4 the lowest and the greatest ID of the snapshot, $5 limit.
 var sqlCountUpTo = ofStore(`WITH` + state + `
 SELECT header.*, (
     SELECT count(*) FROM (
         SELECT FROM rowkeeper_live
-        WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
-        ORDER BY key LIMIT $4::bigint
+        WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision BETWEEN $3::bigint AND $4::bigint
+        ORDER BY key LIMIT $5::bigint
     ) counted
 )
 FROM header`)
@@ -365,20 +396,25 @@ FROM header CROSS JOIN (
     LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision OFFSET 0) g ON true
 ) used`)
 
-// sqlGrowth reads the rows of the log after a revision, and for each the one that it replaced, both
-// by the primary key of the log. Markers and deletions hold nothing.
+// sqlGrowth reads the rows of the log after a revision, and the parts of transactions there, and
+// for each the one that it replaced, all by the primary key of the log. Markers and deletions hold
+// nothing.
 //
-// $1 revision.
+// $1 revision, $2 the ID below which the parts are.
 var sqlGrowth = ofStore(`WITH` + state + `
 SELECT header.*, grown.objects, grown.written - grown.replaced, grown.replaced
 FROM header CROSS JOIN (
     SELECT count(*) FILTER (WHERE NOT g.deleted) - count(p.bytes) AS objects,
            coalesce(sum(octet_length(g.key) + octet_length(g.value)) FILTER (WHERE NOT g.deleted), 0)::bigint AS written,
            coalesce(sum(p.bytes), 0)::bigint AS replaced
-    FROM (SELECT prev_revision, deleted, key, value FROM rowkeeper_log WHERE store = $store::integer AND revision > $1::bigint ORDER BY revision OFFSET 0) g
+    FROM (
+        (SELECT prev_revision, deleted, key, value FROM rowkeeper_log WHERE store = $store::integer AND revision > $1::bigint ORDER BY revision OFFSET 0)
+        UNION ALL
+        (SELECT prev_revision, deleted, key, value FROM rowkeeper_log WHERE store = $store::integer AND revision < $2::bigint ORDER BY revision OFFSET 0)
+    ) g
     LEFT JOIN LATERAL (
         SELECT octet_length(key) + octet_length(value) AS bytes FROM rowkeeper_log
-        WHERE store = $store::integer AND revision = g.prev_revision AND g.prev_revision > 0 OFFSET 0
+        WHERE store = $store::integer AND revision = g.prev_revision AND g.prev_revision <> 0 OFFSET 0
     ) p ON true
 ) grown`)
 
@@ -432,12 +468,13 @@ FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 //     (primary key) the seen token. holds also allows a row to be gone if compaction may have
 //     removed it; then nothing is accepted, but the reason is another one. Where compaction has
 //     passed the newest seen revision, nothing is accepted in any case.
-//   - input: each mutation with the key's current revision (primary key of live); 0 if there is
-//     none. The caller has taken out all but the first of the mutations with equal key and
-//     expectation, which could only lose. So of one key's mutations at most one expects the current
-//     revision, and no key is written twice: a mutation that expects any state is the only one of
-//     its key. fits says that the expectation holds and that the previous value, if it is wanted,
-//     is in the log (primary key): a deletion that cannot return the value is refused alone.
+//   - input: each mutation with the key's current row (primary key of live); 0 if there is none. A
+//     part of a transaction has the revision that contract.RowID says. The caller has taken out all
+//     but the first of the mutations with equal key and expectation, which could only lose. So of
+//     one key's mutations at most one expects the current revision, and no key is written twice: a
+//     mutation that expects any state is the only one of its key. fits says that the expectation
+//     holds and that the previous value, if it is wanted, is in the log (primary key): a deletion
+//     that cannot return the value is refused alone.
 //   - decided: accepted is who fits; the accepted are numbered densely, in order of arrival, from
 //     the head on.
 //   - logged, updated, created, removed: an accepted mutation is a row of the log, whose primary
@@ -473,7 +510,7 @@ WITH guard AS MATERIALIZED (
     SELECT m.n, m.key, m.deleted, m.value, m.ttl, m.wants_previous,
            coalesce(l.revision, 0) AS current, l.create_revision, coalesce(l.version, 0) + 1 AS version,
            CASE WHEN m.deleted THEN coalesce(l.lease, 0) ELSE m.lease END AS lease,
-           (m.expected = coalesce(l.revision, 0) OR m.expected = -1 AND (l.revision IS NOT NULL OR NOT m.deleted))
+           (m.expected = CASE WHEN l.revision < 0 THEN -(l.revision / 512) ELSE coalesce(l.revision, 0) END OR m.expected = -1 AND (l.revision IS NOT NULL OR NOT m.deleted))
            AND (NOT m.wants_previous OR (
                SELECT revision FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision
            ) IS NOT NULL) AS fits
@@ -499,7 +536,7 @@ WITH guard AS MATERIALIZED (
     SELECT store, key, revision, revision, version, lease, expiry FROM decided WHERE accepted AND current = 0
 ), updated AS (
     UPDATE rowkeeper_live l SET revision = d.revision, version = d.version, lease = d.lease, expiry = d.expiry
-    FROM decided d WHERE l.store = d.store AND l.key = d.key AND d.accepted AND NOT d.deleted AND d.current > 0
+    FROM decided d WHERE l.store = d.store AND l.key = d.key AND d.accepted AND NOT d.deleted AND d.current <> 0
 ), removed AS (
     DELETE FROM rowkeeper_live l USING decided d WHERE l.store = d.store AND l.key = d.key AND d.accepted AND d.deleted
 )
@@ -533,27 +570,57 @@ var leasedText = strings.Replace(boundedGroup, ` AS fits`, `
                SELECT FROM rowkeeper_lease WHERE store = $store::integer AND id = m.lease AND expiry <> 0 OFFSET 0
            )) AS fits`, 1)
 
-// sqlComparedGroup is sqlLeasedGroup for a group of one mutation, which compares other keys. It
-// fits only if its condition is met. The keys of each comparison are a range of the primary key of
-// live, and their values, if these are compared, are found by the primary key of the log. If there
-// is no key in the range, all its numbers are 0, and it has no value. NULL compares as nothing. So
-// holds is what contract.Comparison says, and met what mvcc.Condition says.
+// sqlComparedGroup is sqlLeasedGroup for a group of one mutation that has a condition. It fits only
+// if this is met.
+//
+// The keys of each comparison are a range of the primary key of live, and their values, if these
+// are compared, are found by the primary key of the log. If there is no key in the range, all its
+// numbers are 0, and it has no value. NULL compares as nothing. So holds is what
+// contract.Comparison says, and met what contract.Condition says.
+//
+// The keys that were written since a revision are two ranges of the primary key of the log, one of
+// them of parts of transactions. Each is compared with the ranges that have to be untouched. Of the
+// comparisons that are changed, the live rows of these keys are looked at only, by the primary key,
+// and whether there is any row.
 //
 // $12 to $17 are the beginnings and ends of the ranges, the properties and operators, the numbers
-// and values, and $18 whether the comparisons have to hold.
-var sqlComparedGroup = ofStore(strings.NewReplacer(
+// and values, and $18 whether the comparisons have to hold; $19 and $20 the beginnings and ends of
+// the ranges that have to be untouched, $21 since when, or 0, and $22 the ID below which the parts
+// are; $23 which comparisons are changed.
+var sqlComparedGroup = ofStore(comparedText)
+
+var comparedText = strings.NewReplacer(
 	`
 ), input AS (`, `
+), written AS MATERIALIZED (
+    SELECT key FROM (
+        (SELECT key FROM rowkeeper_log WHERE store = $store::integer AND revision > $21::bigint AND $21::bigint > 0 ORDER BY revision OFFSET 0)
+        UNION ALL
+        (SELECT key FROM rowkeeper_log WHERE store = $store::integer AND revision < $22::bigint AND $21::bigint > 0 ORDER BY revision OFFSET 0)
+    ) w
 ), compared AS MATERIALIZED (
-    SELECT bool_and(coalesce(CASE m.op WHEN 0 THEN o.sign = 0 WHEN 1 THEN o.sign > 0 WHEN 2 THEN o.sign < 0 ELSE o.sign <> 0 END, false)) = $18::boolean AS met
-    FROM unnest($12::bytea[], $13::bytea[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bytea[])
-         AS m (low, high, property, op, number, value)
+    SELECT coalesce(bool_and(
+               m.changed AND l.revision IS NULL AND EXISTS (SELECT FROM rowkeeper_live WHERE store = $store::integer AND key >= m.low AND key < m.high OFFSET 0)
+               OR coalesce(CASE m.op WHEN 0 THEN o.sign = 0 WHEN 1 THEN o.sign > 0 WHEN 2 THEN o.sign < 0 ELSE o.sign <> 0 END, false)
+           ), true) = $18::boolean
+           AND (SELECT g.compacted <= $21::bigint OR $21::bigint = 0 FROM guard g)
+           AND NOT EXISTS (
+               SELECT FROM written w CROSS JOIN unnest($19::bytea[], $20::bytea[]) AS s (low, high) WHERE w.key >= s.low AND w.key < s.high
+           ) AS met
+    FROM unnest($12::bytea[], $13::bytea[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bytea[], $23::boolean[])
+         AS m (low, high, property, op, number, value, changed)
     LEFT JOIN LATERAL (
-        SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE store = $store::integer AND key >= m.low AND key < m.high OFFSET 0
+        (SELECT revision, create_revision, version, lease FROM rowkeeper_live
+         WHERE store = $store::integer AND key >= m.low AND key < m.high AND NOT m.changed OFFSET 0)
+        UNION ALL
+        (SELECT c.revision, c.create_revision, c.version, c.lease
+         FROM written w
+         CROSS JOIN LATERAL (SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE store = $store::integer AND key = w.key OFFSET 0) c
+         WHERE m.changed AND w.key >= m.low AND w.key < m.high)
     ) l ON true
     LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision AND m.property = 3 OFFSET 0) v ON true
     CROSS JOIN LATERAL (
-        SELECT coalesce(CASE m.property WHEN 0 THEN l.version WHEN 1 THEN l.create_revision WHEN 2 THEN l.revision ELSE l.lease END, 0) AS number
+        SELECT coalesce(CASE m.property WHEN 0 THEN l.version WHEN 1 THEN l.create_revision WHEN 2 THEN CASE WHEN l.revision < 0 THEN -(l.revision / 512) ELSE l.revision END ELSE l.lease END, 0) AS number
     ) n
     CROSS JOIN LATERAL (
         SELECT CASE WHEN m.property = 3 THEN CASE WHEN v.value < m.value THEN -1 WHEN v.value > m.value THEN 1 WHEN v.value = m.value THEN 0 END
@@ -564,7 +631,20 @@ var sqlComparedGroup = ofStore(strings.NewReplacer(
            AND (SELECT met FROM compared) AS fits`,
 	`, p.previous
 FROM`, `, p.previous, (SELECT met FROM compared)
-FROM`).Replace(leasedText))
+FROM`).Replace(leasedText)
+
+// sqlWholeGroup is sqlComparedGroup for a transaction. All its mutations are accepted if each fits,
+// and else none; the answer tells which fit. They have the revision after the head. The last one is
+// the row at it, and each of the others a part; see contract.RowID.
+var sqlWholeGroup = ofStore(strings.NewReplacer(
+	`i.fits AND g.holds`, `bool_and(i.fits) OVER () AND g.holds`,
+	`
+           g.head + count(*) FILTER (WHERE i.fits) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,`, `
+           CASE WHEN i.n = count(*) OVER () THEN g.head + 1 ELSE -((g.head + 1) * 512 + i.n) END AS revision, g.head + 1 AS written, i.fits,`,
+	`SELECT accepted, current, coalesce(create_revision, revision)`, `SELECT fits AS accepted, current, coalesce(create_revision, written)`,
+	`coalesce(create_revision, revision)`, `coalesce(create_revision, written)`,
+	`SELECT store, key, revision, revision, version, lease, expiry FROM decided`,
+	`SELECT store, key, revision, written, version, lease, expiry FROM decided`).Replace(comparedText))
 
 // sqlSomeLeases finds leases by the primary key. $1 IDs.
 var sqlSomeLeases = ofStore(`
@@ -821,15 +901,20 @@ var sqlAllLeases = ofStore(`SELECT id, ttl, expiry FROM rowkeeper_lease WHERE st
 
 // sqlRecords walks the log by its primary key, which is the order that is asked for, and finds by
 // the primary key of live which of its rows are live. Values of the others that are stored out of
-// line are not read.
-var sqlRecords = ofStore(`
+// line are not read. sqlRecordParts does the same backwards.
+var sqlRecordParts = ofStore(strings.NewReplacer(`revision > 0`, `revision < 0`,
+	`ORDER BY g.revision`, `ORDER BY g.revision DESC`).Replace(textRecords))
+
+var sqlRecords = ofStore(textRecords)
+
+const textRecords = `
 SELECT g.revision, g.key, l.create_revision, l.version, l.lease, greatest(coalesce(l.expiry, 0), 0), g.value
 FROM rowkeeper_log g
 CROSS JOIN LATERAL (
     SELECT create_revision, version, lease, expiry FROM rowkeeper_live WHERE store = $store::integer AND key = g.key AND revision = g.revision OFFSET 0
 ) l
-WHERE g.store = $store::integer
-ORDER BY g.revision`)
+WHERE g.store = $store::integer AND g.revision > 0
+ORDER BY g.revision`
 
 // sqlBeginExport begins a transaction whose statements read one snapshot. It is not READ ONLY,
 // since the state tells by that whether the server takes writes.

@@ -146,6 +146,8 @@ var arguments = func() map[string]struct {
 	}
 	const comparing = `ARRAY['k/050000', 'none']::bytea[], ARRAY['k/051000', 'nonf']::bytea[], ` +
 		`ARRAY[3, 2]::bigint[], ARRAY[3, 0]::bigint[], ARRAY[0, 0]::bigint[], ARRAY['x', '']::bytea[], true`
+	// The keys of 1,000 rows, and their live rows, are looked at in the place of a large range.
+	const since = `ARRAY['k/000001']::bytea[], ARRAY['k/099999']::bytea[], 119001, -60929023, `
 	revisions := array(500, "bigint", func(i int) string { return fmt.Sprint(30_000 + i*101) })
 	const around = `'k/050000', 'k/090000'`
 	return map[string]struct {
@@ -157,12 +159,13 @@ var arguments = func() map[string]struct {
 		"tail":                   {`true, 100500, 500`, 1010},
 		"get":                    {`'k/050000'`, 4},
 		"get_keys":               {array(group, "bytea", key), 2 + 2*group},
-		"page":                   {around + `, 9223372036854775807, 500`, 1002},
-		"keys":                   {around + `, 120001, 500`, 502},
-		"replaced":               {`100500, 101000, 100001, 'k/', 'l'`, 502},
+		"parts":                  {`true, true, true, -1, -9223372036854775807, 500`, 2},
+		"page":                   {around + `, -9223372036854775807, 9223372036854775807, 500`, 1002},
+		"keys":                   {around + `, -61441023, 120001, 500`, 502},
+		"replaced":               {`100500, 101000, -51456511, -51712511, -51201023, 100001, 'k/', 'l'`, 502},
 		"values":                 {revisions, 502},
-		"count":                  {`'k/050000', 'k/060000', 9223372036854775807`, 10_002},
-		"count_up_to":            {around + `, 9223372036854775807, 10000`, 10_002},
+		"count":                  {`'k/050000', 'k/060000', -9223372036854775807, 9223372036854775807`, 10_002},
+		"count_up_to":            {around + `, -9223372036854775807, 9223372036854775807, 10000`, 10_002},
 		"expired":                {`101`, 103},
 		"first_at":               {`50000`, 3},
 		"leases":                 {`50000, 500`, 502},
@@ -175,6 +178,7 @@ var arguments = func() map[string]struct {
 		"drop_leases":            {revisions, 1000},
 		"all_leases":             {``, 100_000},
 		"records":                {``, 240_002},
+		"record_parts":           {``, 0},
 		"import":                 {`ARRAY[200000, 200001], ARRAY[1, 2], ARRAY[0, 7], ARRAY['x', 'y']::bytea[], ARRAY['x', 'y']::bytea[], 1, '\x00', ARRAY[1, 2], ARRAY[0, 9]`, 0},
 		"mark":                   {`200000, '\x00', 1, 2, 200000, 100000, 'x'`, 1},
 		"record_fingerprint":     {`'x'`, 1},
@@ -184,7 +188,7 @@ var arguments = func() map[string]struct {
 		"usage":                  {``, 203_000},
 		"erase":                  {`500`, 2010},
 		"renew":                  {``, 1},
-		"growth":                 {`119501`, 1002},
+		"growth":                 {`119501, -61185023`, 1002},
 		"quota":                  {``, 3},
 		"set_quota":              {`1, 2`, 1},
 		"everywhere":             {`'k/000001'`, 3010},
@@ -192,13 +196,16 @@ var arguments = func() map[string]struct {
 		"rowkeeper_sweep_lock":   {``, 1},
 		"rowkeeper_group":        {groupOf("0"), 4 + 4*group},
 		"rowkeeper_leased_group": {groupOf("77"), 4 + 5*group},
-		// It compares the values of 1,000 keys.
-		"rowkeeper_compared_group": {groupOf("0") + ", " + comparing, 4 + 4*group + 2000},
-		"find_group":               {`'\x00', 119501`, 510},
-		"abort":                    {`'\x00', 1`, 0},
-		"compact":                  {`115000`, 1},
-		"sweepable":                {`501, 1, 100001`, 505},
-		"rowkeeper_sweep":          {`1, ` + revisions + `, 100500, 1, true, 100001`, 510},
+		// They compare the values of 1,000 keys.
+		"rowkeeper_compared_group": {groupOf("0") + ", " + comparing + ", '{}', '{}', 0, -511, '{f,f}'",
+			4 + 4*group + 2000},
+		"rowkeeper_whole_group": {groupOf("0") + ", " + strings.Replace(comparing, "'k/051000'", "'k/099999'", 1) +
+			", " + since + "'{t,t}'", 4 + 4*group + 2 + 1000 + 2000},
+		"find_group":      {`'\x00', 119501`, 510},
+		"abort":           {`'\x00', 1`, 0},
+		"compact":         {`115000`, 1},
+		"sweepable":       {`501, 1, 100001`, 505},
+		"rowkeeper_sweep": {`1, ` + revisions + `, 100500, 1, true, 100001`, 510},
 	}
 }()
 

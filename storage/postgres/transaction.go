@@ -36,14 +36,17 @@ var (
 		types: commitGroup.types}
 	comparedGroup = statement{name: "rowkeeper_compared_group", sql: sqlComparedGroup,
 		types: slices.Concat(commitGroup.types[:11], []uint32{oidBytesArray, oidBytesArray,
-			oidIntArray, oidIntArray, oidIntArray, oidBytesArray, oidBool, oidStore})}
+			oidIntArray, oidIntArray, oidIntArray, oidBytesArray, oidBool, oidBytesArray,
+			oidBytesArray, oidInt, oidInt, oidBoolArray, oidStore})}
+	wholeGroup = statement{name: "rowkeeper_whole_group", sql: sqlWholeGroup,
+		types: comparedGroup.types}
 	sweepLock = statement{name: "rowkeeper_sweep_lock",
 		sql: fmt.Sprintf(sqlSweepLock, knownSchema), types: []uint32{oidStore}}
 	sweepBatch = statement{name: "rowkeeper_sweep", sql: sqlSweep,
 		types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt, oidStore}}
 
 	writingStatements = []statement{begin, commit, commitLock, commitGroup, leasedGroup,
-		comparedGroup, sweepLock, sweepBatch}
+		comparedGroup, wholeGroup, sweepLock, sweepBatch}
 )
 
 // workPortal is the portal in which the work waits for the lock.

@@ -26,8 +26,8 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 		st := guard.State
 		res.Before, res.State, res.Time = st.Head, st, st.Now.Truncate(time.Microsecond)
 
-		f := finder{b: b, c: c}
-		outcomes, accepted := contract.Decide(g.Mutations, st.Head.Revision, f.found())
+		f := finder{b: b, c: c, compacted: st.Compacted}
+		outcomes, accepted := contract.DecideGroup(g, st.Head.Revision, f.found())
 		res.Outcomes = outcomes
 		if f.failed != nil || accepted == 0 {
 			return false, f.failed
@@ -43,7 +43,7 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 				return false, b.damagedKey(m.Key, err)
 			}
 		}
-		res.State.Head.Revision += contract.Revision(accepted)
+		res.State.Head.Revision += g.Rises(accepted)
 		res.State.Head.Token = g.Token
 		return true, nil
 	})
@@ -78,7 +78,7 @@ func live(c *sqlite3.Conn, k contract.Key) (current contract.Current, err error)
 		return current, err
 	}
 	_, err = s.BlobString(string(k)).Row(func() {
-		current = contract.Current{Revision: contract.Revision(s.ColInt(0)),
+		current = contract.Current{ID: contract.RowID(s.ColInt(0)),
 			Create: contract.Revision(s.ColInt(1)), Version: s.ColInt(2), Lease: contract.Lease(s.ColInt(3))}
 	})
 	return current, err
@@ -98,14 +98,16 @@ func leaseRow(c *sqlite3.Conn, l contract.Lease) (row contract.LeaseRow, found b
 
 // finder reads, before anything is written, what [contract.Decide] asks for.
 type finder struct {
-	b *backend
-	c *sqlite3.Conn
+	b         *backend
+	c         *sqlite3.Conn
+	compacted contract.Revision
 	// failed is an error that is not of one key. After it nothing is read.
 	failed error
 }
 
 func (f *finder) found() *contract.Found {
-	return &contract.Found{Current: f.current, Compared: f.compared, Held: f.held, Removed: f.removed,
+	return &contract.Found{Compacted: f.compacted, Current: f.current, Compared: f.compared,
+		Touched: f.touched, Held: f.held, Removed: f.removed,
 		Returned: contract.Returned{Bound: groupBytes}}
 }
 
@@ -118,9 +120,12 @@ func (f *finder) current(k contract.Key) contract.Current {
 }
 
 // compared reads the keys of a comparison up to the first that does not fit.
-func (f *finder) compared(c *contract.Comparison) (some, misfit bool) {
+func (f *finder) compared(of *contract.Condition, c *contract.Comparison) (some, misfit bool) {
 	if f.failed != nil {
 		return false, false
+	}
+	if c.Changed {
+		return f.comparedSince(of, c)
 	}
 	s, err := f.c.Prepare(selectCompared)
 	if err != nil {
@@ -139,11 +144,79 @@ func (f *finder) compared(c *contract.Comparison) (some, misfit bool) {
 			break
 		}
 		some = true
-		misfit = !c.Fits(contract.Current{Revision: contract.Revision(s.ColInt(0)),
+		misfit = !c.Fits(contract.Current{ID: contract.RowID(s.ColInt(0)),
 			Create: contract.Revision(s.ColInt(1)), Version: s.ColInt(2),
 			Lease: contract.Lease(s.ColInt(3))}, s.ColBlob(4))
 	}
 	return some, misfit
+}
+
+// comparedSince is compared for the keys that were written since a condition's Since.
+func (f *finder) comparedSince(of *contract.Condition, c *contract.Comparison) (some, misfit bool) {
+	s, err := f.c.Prepare(selectAny)
+	if err == nil {
+		some, err = s.BlobString(string(c.Start)).BlobString(string(c.End)).Row(func() {})
+	}
+	f.failed = err
+	seen := map[contract.Key]bool{}
+	f.written(of.Since, func(k contract.Key) bool {
+		if k < c.Start || k >= c.End || seen[k] {
+			return true
+		}
+		seen[k] = true
+		at := f.current(k)
+		if at.ID == 0 || f.failed != nil {
+			return f.failed == nil
+		}
+		var value []byte
+		if c.Property == contract.CompareValue {
+			value, _, err = f.value(at.ID)
+			f.failed = err
+		}
+		misfit = !c.Fits(at, value)
+		return !misfit && f.failed == nil
+	})
+	return some, misfit
+}
+
+// written calls each for the keys that were written since a revision, until it returns false.
+func (f *finder) written(since contract.Revision, each func(contract.Key) bool) {
+	if f.failed != nil {
+		return
+	}
+	s, err := f.c.Prepare(selectWritten)
+	if err != nil {
+		f.failed = err
+		return
+	}
+	defer s.Reset()
+	s.Int(int64(since)).Int(int64(contract.Lowest(since)))
+	for {
+		row, err := s.Step()
+		if err != nil {
+			f.failed = err
+		}
+		if !row || !each(contract.Key(s.ColString(0))) {
+			return
+		}
+	}
+}
+
+func (f *finder) touched(c *contract.Condition) (touched bool) {
+	f.written(c.Since, func(k contract.Key) bool {
+		touched = c.Touches(k)
+		return !touched
+	})
+	return touched
+}
+
+// value reads the value of a row of the log, and tells whether the row is there.
+func (f *finder) value(id contract.RowID) (value []byte, there bool, err error) {
+	s, err := f.c.Prepare(selectValue)
+	if err == nil {
+		there, err = s.Int(int64(id)).Row(func() { value = s.ColBlob(0) })
+	}
+	return value, there, err
 }
 
 func (f *finder) held(l contract.Lease) bool {
@@ -155,15 +228,12 @@ func (f *finder) held(l contract.Lease) bool {
 	return found && row.Expiry != 0
 }
 
-func (f *finder) removed(m *contract.Mutation, at contract.Revision) (value []byte, there bool,
+func (f *finder) removed(m *contract.Mutation, at contract.RowID) (value []byte, there bool,
 	err error) {
 	if f.failed != nil {
 		return nil, true, nil
 	}
-	s, err := f.c.Prepare(selectValue)
-	if err == nil {
-		there, err = s.Int(int64(at)).Row(func() { value = s.ColBlob(0) })
-	}
+	value, there, err = f.value(at)
 	if sqlite3.Is(err, sqlite3.Corrupt) {
 		return nil, false, f.b.damagedKey(m.Key, err)
 	}
@@ -178,7 +248,7 @@ func (b *backend) apply(c *sqlite3.Conn, token contract.Token, now time.Time, m 
 	if err != nil {
 		return err
 	}
-	s.Int(int64(o.Revision)).BlobString(string(m.Key)).Int(int64(o.Prev)).Int(int64(o.Create))
+	s.Int(int64(o.ID())).BlobString(string(m.Key)).Int(int64(o.Prev)).Int(int64(o.Create))
 	s.Int(o.Version).Int(int64(o.Lease)).Blob(token[:]).Int(now.UnixMicro()).Bool(m.Delete)
 	if m.Delete {
 		s.Null()
@@ -196,13 +266,13 @@ func (b *backend) apply(c *sqlite3.Conn, token contract.Token, now time.Time, m 
 		}
 	case o.Prev == 0:
 		if s, err = c.Prepare(insertLive); err == nil {
-			s.BlobString(string(m.Key)).Int(int64(o.Revision)).Int(int64(o.Create))
+			s.BlobString(string(m.Key)).Int(int64(o.ID())).Int(int64(o.Create))
 			s.Int(o.Version).Int(int64(o.Lease))
 			bindExpiry(s, m.Expiry(now))
 		}
 	default:
 		if s, err = c.Prepare(updateLive); err == nil {
-			s.BlobString(string(m.Key)).Int(int64(o.Revision)).Int(o.Version).Int(int64(o.Lease))
+			s.BlobString(string(m.Key)).Int(int64(o.ID())).Int(o.Version).Int(int64(o.Lease))
 			bindExpiry(s, m.Expiry(now))
 		}
 	}

@@ -124,7 +124,7 @@ func (w *working) Insert(token contract.Token, at contract.State, records []cont
 	for i := range records {
 		r := &records[i]
 		err := w.run(insertLog, func(s *sqlite3.Stmt) {
-			s.Int(int64(r.Revision)).BlobString(string(r.Key)).Int(0).Int(int64(r.Create))
+			s.Int(int64(r.ID())).BlobString(string(r.Key)).Int(0).Int(int64(r.Create))
 			s.Int(r.Version).Int(int64(r.Lease)).Blob(token[:]).Int(at.Now.UnixMicro())
 			s.Bool(false).Blob(r.Value)
 		})
@@ -132,7 +132,7 @@ func (w *working) Insert(token contract.Token, at contract.State, records []cont
 			return err
 		}
 		if err := w.run(insertLive, func(s *sqlite3.Stmt) {
-			s.BlobString(string(r.Key)).Int(int64(r.Revision)).Int(int64(r.Create))
+			s.BlobString(string(r.Key)).Int(int64(r.ID())).Int(int64(r.Create))
 			s.Int(r.Version).Int(int64(r.Lease))
 			bindExpiry(s, r.LiveExpiry())
 		}); err != nil {

@@ -15,6 +15,7 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 var reads = sqlkit.Statements{
 	State:     selectState,
 	Tail:      selectTail,
+	Parts:     selectParts,
 	Get:       selectGet,
 	GetKeys:   selectKeys,
 	Page:      selectPage,
@@ -41,6 +42,7 @@ var reads = sqlkit.Statements{
 var inTransaction = sqlkit.TxStatements{
 	Keys:              countAll,
 	Records:           selectRecords,
+	RecordParts:       selectRecordParts,
 	AllLeases:         selectAllLeases,
 	Leases:            selectSomeLeases,
 	DropLeases:        deleteLeases,
@@ -110,35 +112,39 @@ LEFT JOIN rowkeeper_log g ON g.revision = l.revision`
 const selectPage = `
 SELECT l.key, l.revision, l.create_revision, l.version, l.lease, g.value
 FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision
-WHERE l.key >= ?1 AND l.key < ?2 AND l.revision <= ?3
-ORDER BY l.key LIMIT ?4`
+WHERE l.key >= ?1 AND l.key < ?2 AND l.revision BETWEEN ?3 AND ?4
+ORDER BY l.key LIMIT ?5`
 
 const selectPageOfKeys = `
 SELECT key, revision, create_revision, version, lease
 FROM rowkeeper_live
-WHERE key >= ?1 AND key < ?2 AND revision <= ?3
-ORDER BY key LIMIT ?4`
+WHERE key >= ?1 AND key < ?2 AND revision BETWEEN ?3 AND ?4
+ORDER BY key LIMIT ?5`
 
 // countLive counts a range of the live rows' primary key.
 const countLive = `
 SELECT ` + state + `,
-       (SELECT count(*) FROM rowkeeper_live WHERE key >= ?1 AND key < ?2 AND revision <= ?3)
+       (SELECT count(*) FROM rowkeeper_live WHERE key >= ?1 AND key < ?2 AND revision BETWEEN ?3 AND ?4)
 FROM ` + storeAndHead + `
 WHERE ` + theStore
 
 // countLiveUpTo stops at a limit.
 const countLiveUpTo = `
 SELECT ` + state + `,
-       (SELECT count(*) FROM (SELECT 1 FROM rowkeeper_live WHERE key >= ?1 AND key < ?2 AND revision <= ?3 LIMIT ?4))
+       (SELECT count(*) FROM (SELECT 1 FROM rowkeeper_live WHERE key >= ?1 AND key < ?2 AND revision BETWEEN ?3 AND ?4 LIMIT ?5))
 FROM ` + storeAndHead + `
 WHERE ` + theStore
 
-// selectReplaced walks a range of the log's primary key. Each key of the snapshot was replaced by
-// one row after it.
+// selectReplaced walks two ranges of the log's primary key: rows, and parts of transactions. Each
+// key of the snapshot was replaced by one row after it.
 const selectReplaced = `
 SELECT key, prev_revision
 FROM rowkeeper_log
-WHERE revision > ?1 AND revision <= ?2 AND prev_revision BETWEEN 1 AND ?3 AND key >= ?4 AND key < ?5`
+WHERE revision > ?1 AND revision <= ?2 AND prev_revision <> 0 AND prev_revision BETWEEN ?5 AND ?6 AND key >= ?7 AND key < ?8
+UNION ALL
+SELECT key, prev_revision
+FROM rowkeeper_log
+WHERE revision < ?3 AND revision >= ?4 AND prev_revision <> 0 AND prev_revision BETWEEN ?5 AND ?6 AND key >= ?7 AND key < ?8`
 
 // selectValues finds rows of the log by primary key; the revisions are a JSON array, since SQLite
 // has no array parameters.
@@ -155,6 +161,15 @@ SELECT r.revision, r.key, r.prev_revision, r.create_revision, r.version, r.lease
 FROM rowkeeper_log r LEFT JOIN rowkeeper_log p ON p.revision = r.prev_revision AND (r.deleted OR ?1)
 WHERE r.revision >= ?2
 ORDER BY r.revision LIMIT ?3`
+
+// selectParts walks the log backwards, and is selectTail otherwise, but for values that nobody
+// wants.
+const selectParts = `
+SELECT r.revision, r.key, r.prev_revision, r.create_revision, r.version, r.lease, r.token, r.time, r.deleted, iif(?1, r.value, NULL),
+       p.revision IS NOT NULL, p.lease, iif(?2, p.value, NULL)
+FROM rowkeeper_log r LEFT JOIN rowkeeper_log p ON p.revision = r.prev_revision AND (r.deleted OR ?3)
+WHERE r.revision < ?4 AND r.revision >= ?5
+ORDER BY r.revision DESC LIMIT ?6`
 
 // selectFirstAt is one step in the log's primary key.
 const selectFirstAt = `
@@ -213,6 +228,17 @@ const selectCompared = `
 SELECT l.revision, l.create_revision, l.version, l.lease, g.value
 FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision AND ?3
 WHERE l.key >= ?1 AND l.key < ?2`
+
+// selectAny finds the first key of a range by the live rows' primary key.
+const selectAny = `
+SELECT key FROM rowkeeper_live WHERE key >= ?1 AND key < ?2 LIMIT 1`
+
+// selectWritten walks what was written since a revision, by the primary key of the log: rows, and
+// parts of transactions. It reads no values.
+const selectWritten = `
+SELECT key FROM rowkeeper_log WHERE revision > ?1
+UNION ALL
+SELECT key FROM rowkeeper_log WHERE revision < ?2`
 
 // selectValue reads what a deletion removes, by primary key.
 const selectValue = `
@@ -315,8 +341,8 @@ CROSS JOIN (
 ) u
 WHERE ` + theStore
 
-// selectGrowth walks the log from a revision on by its primary key, and finds by it what each row
-// replaced. Markers and deletions hold nothing.
+// selectGrowth walks the log from a revision on, and the parts after it, by the primary key, and
+// finds by it what each row replaced. Markers and deletions hold nothing.
 const selectGrowth = `
 SELECT ` + state + `, u.objects, u.written - u.replaced, u.replaced
 FROM ` + storeAndHead + `
@@ -324,8 +350,11 @@ CROSS JOIN (
     SELECT coalesce(sum(NOT g.deleted), 0) - count(p.revision) AS objects,
            coalesce(sum(iif(g.deleted, 0, length(g.key) + length(g.value))), 0) AS written,
            coalesce(sum(length(p.key) + length(p.value)), 0) AS replaced
-    FROM rowkeeper_log g LEFT JOIN rowkeeper_log p ON p.revision = nullif(g.prev_revision, 0)
-    WHERE g.revision > ?1
+    FROM (
+        SELECT prev_revision, deleted, key, value FROM rowkeeper_log WHERE revision > ?1
+        UNION ALL
+        SELECT prev_revision, deleted, key, value FROM rowkeeper_log WHERE revision < ?2
+    ) g LEFT JOIN rowkeeper_log p ON p.revision = nullif(g.prev_revision, 0)
 ) u
 WHERE ` + theStore
 
@@ -354,11 +383,19 @@ FROM pragma_application_id`
 
 // selectRecords walks the log by its primary key, which is the order that is asked for and that of
 // the rows in the file, and finds by the primary key of the live rows which of them are live.
-// Values of the others are not read.
-const selectRecords = `
+// Values of the others are not read. selectRecordParts does the same backwards.
+const (
+	selectRecords = `
 SELECT g.revision, l.key, l.create_revision, l.version, l.lease, max(coalesce(l.expiry, 0), 0), g.value
 FROM rowkeeper_log g CROSS JOIN rowkeeper_live l ON l.key = g.key AND l.revision = g.revision
+WHERE g.revision > 0
 ORDER BY g.revision`
+	selectRecordParts = `
+SELECT g.revision, l.key, l.create_revision, l.version, l.lease, max(coalesce(l.expiry, 0), 0), g.value
+FROM rowkeeper_log g CROSS JOIN rowkeeper_live l ON l.key = g.key AND l.revision = g.revision
+WHERE g.revision < 0
+ORDER BY g.revision DESC`
+)
 
 // selectAllLeases walks all leases.
 const selectAllLeases = `

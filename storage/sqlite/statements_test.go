@@ -30,8 +30,9 @@ var plans = map[string]struct{ text, plan string }{
 	// It scans the rows of the range.
 	"countLiveUpTo": {countLiveUpTo, headPlan +
 		"SCALAR SUBQUERY; CO-ROUTINE (subquery-1); SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); SCAN (subquery-1); "},
-	"selectReplaced": {selectReplaced,
-		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
+	"selectReplaced": {selectReplaced, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_log " +
+		"USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); UNION ALL; SEARCH rowkeeper_log USING " +
+		"INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
 	// It scans the parameter.
 	"selectValues": {selectValues, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); " +
 		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
@@ -64,6 +65,14 @@ var plans = map[string]struct{ text, plan string }{
 	"selectLive":      {selectLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
 	"selectCompared": {selectCompared, "SEARCH l USING PRIMARY KEY (key>? AND key<?); SEARCH g " +
 		"USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
+	"selectAny": {selectAny, "SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); "},
+	"selectWritten": {selectWritten, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_log " +
+		"USING INTEGER PRIMARY KEY (rowid>?); UNION ALL; SEARCH rowkeeper_log USING INTEGER " +
+		"PRIMARY KEY (rowid<?); "},
+	"selectParts": {selectParts, "SEARCH r USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); SEARCH p " +
+		"USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
+	"selectRecordParts": {selectRecordParts, "SEARCH g USING INTEGER PRIMARY KEY (rowid<?); SEARCH l " +
+		"USING PRIMARY KEY (key=?); "},
 	"selectOldestWriter": {selectOldestWriter, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
 		"(rowid=?); "},
 	"selectToken": {selectToken,
@@ -104,8 +113,10 @@ var plans = map[string]struct{ text, plan string }{
 	// It scans all keys, and the one row that was made of them.
 	"selectUsage": {selectUsage, "MATERIALIZE u; SCAN l; SEARCH g USING INTEGER PRIMARY KEY " +
 		"(rowid=?) LEFT-JOIN; " + headPlan + "SCAN u; "},
-	"selectGrowth": {selectGrowth, "MATERIALIZE u; SEARCH g USING INTEGER PRIMARY KEY (rowid>?); " +
-		"SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; " + headPlan + "SCAN u; "},
+	"selectGrowth": {selectGrowth, "MATERIALIZE u; CO-ROUTINE g; COMPOUND QUERY; LEFT-MOST SUBQUERY; " +
+		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>?); UNION ALL; SEARCH rowkeeper_log " +
+		// It scans what it has found.
+		"USING INTEGER PRIMARY KEY (rowid<?); SCAN g; SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; " + headPlan + "SCAN u; "},
 	"selectQuota": {selectQuota, headPlan},
 	// It scans the first keys.
 	"eraseLive": {eraseLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); LIST SUBQUERY; " +
@@ -123,7 +134,8 @@ var plans = map[string]struct{ text, plan string }{
 	"selectOwner": {selectOwner, "SCAN pragma_application_id VIRTUAL TABLE INDEX 0:; " +
 		"SCALAR SUBQUERY; SCAN sqlite_master; SCALAR SUBQUERY; SCAN sqlite_master; "},
 	// It scans all rows, in the order of the rowid: an export has all.
-	"selectRecords": {selectRecords, "SCAN g; SEARCH l USING PRIMARY KEY (key=?); "},
+	"selectRecords": {selectRecords, "SEARCH g USING INTEGER PRIMARY KEY (rowid>?); SEARCH l USING " +
+		"PRIMARY KEY (key=?); "},
 	"countAll":      {countAll, "SCAN rowkeeper_live; "},
 	"deleteAllLive": {deleteAllLive, ""},
 	"deleteAllLog":  {deleteAllLog, ""},

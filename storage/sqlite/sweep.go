@@ -34,7 +34,7 @@ func (b *backend) sweep(c *sqlite3.Conn, p *contract.SweepPlan) (deleted int, er
 	if err != nil {
 		return 0, err
 	}
-	for _, r := range p.Revisions {
+	for _, r := range p.Rows {
 		if err := s.Int(int64(r)).Run(); err != nil {
 			return 0, err
 		}

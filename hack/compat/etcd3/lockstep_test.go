@@ -26,9 +26,9 @@ import (
 const lockstepEnv = "ROWKEEPER_LOCKSTEP"
 
 // TestLockstep makes the same requests of etcd and of "rowkeeper etcd", one after the other, and
-// compares every answer: puts, deletions, and transactions that change one key at most and compare
-// any keys and ranges. The headers of a transaction's parts are left out: etcd's name a revision
-// only.
+// compares every answer: puts, deletions, reads of older revisions, and transactions of several
+// keys and ranges, with others inside. In the end it compares all events. The headers of a
+// transaction's parts are left out: etcd's name a revision only.
 func TestLockstep(t *testing.T) {
 	requests := 3_000
 	if n, err := strconv.Atoi(os.Getenv(lockstepEnv)); err == nil {
@@ -53,10 +53,11 @@ func TestLockstep(t *testing.T) {
 					t.Fatalf("seed %d, request %d", seed, i)
 				}
 			}
-			if l.written < requests/8 || l.failed < requests/8 {
-				t.Errorf("of %d requests, %d transactions have written, and of %d the comparisons "+
-					"did not hold", requests, l.written, l.failed)
+			if l.written < requests/8 || l.failed < requests/8 || l.several < requests/20 {
+				t.Errorf("of %d requests, %d transactions have written, %d of them several keys, and "+
+					"of %d the comparisons did not hold", requests, l.written, l.several, l.failed)
 			}
+			l.events()
 		})
 	}
 }
@@ -95,10 +96,13 @@ type lockstep struct {
 	*testing.T
 	rng        *rand.Rand
 	etcd, ours *clientv3.Client
-	// revision is the newest one. written counts the transactions that have written, and failed
-	// those whose comparisons did not hold.
-	revision        int64
-	written, failed int
+	// revision is the newest one. written counts the transactions that have written, several those
+	// that have put several keys, and failed those whose comparisons did not hold.
+	revision                 int64
+	written, several, failed int
+	// deletes tells whether the transactions inside of the next one delete, and do not put. etcd
+	// puts and deletes a key in one, if they are in different ones.
+	deletes bool
 }
 
 // both makes a request of both servers.
@@ -128,10 +132,12 @@ func both[Req, Res proto.Message](l *lockstep, r Req, call func(pb.KVClient, con
 func withoutServer(m proto.Message) {
 	h := m.(interface{ GetHeader() *pb.ResponseHeader }).GetHeader()
 	h.ClusterId, h.MemberId, h.RaftTerm = 0, 0, 0
-	txn, ok := m.(*pb.TxnResponse)
-	if !ok {
-		return
+	if txn, ok := m.(*pb.TxnResponse); ok {
+		withoutHeaders(txn)
 	}
+}
+
+func withoutHeaders(txn *pb.TxnResponse) {
 	for _, op := range txn.Responses {
 		switch r := op.Response.(type) {
 		case *pb.ResponseOp_ResponseRange:
@@ -140,6 +146,56 @@ func withoutServer(m proto.Message) {
 			r.ResponsePut.Header = nil
 		case *pb.ResponseOp_ResponseDeleteRange:
 			r.ResponseDeleteRange.Header = nil
+		case *pb.ResponseOp_ResponseTxn:
+			r.ResponseTxn.Header = nil
+			withoutHeaders(r.ResponseTxn)
+		}
+	}
+}
+
+// puts counts the puts that were done.
+func puts(txn *pb.TxnResponse) (n int) {
+	for _, op := range txn.Responses {
+		if op.GetResponsePut() != nil {
+			n++
+		}
+		if inner := op.GetResponseTxn(); inner != nil {
+			n += puts(inner)
+		}
+	}
+	return n
+}
+
+// events compares all events that there were, in their order, with what was there before each.
+func (l *lockstep) events() {
+	l.Helper()
+	all := func(c *clientv3.Client) (events []string) {
+		ctx, cancel := context.WithCancel(l.Context())
+		defer cancel()
+		last := int64(0)
+		for res := range c.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(2),
+			clientv3.WithPrevKV()) {
+			if err := res.Err(); err != nil {
+				l.Fatal(err)
+			}
+			for _, e := range res.Events {
+				if e.Kv.ModRevision <= last {
+					l.Fatalf("a response has an event of %d, and the one before ended there",
+						e.Kv.ModRevision)
+				}
+				events = append(events, fmt.Sprint(e.Type, e.Kv, e.PrevKv))
+			}
+			if last = res.Events[len(res.Events)-1].Kv.ModRevision; last >= l.revision {
+				return events
+			}
+		}
+		return events
+	}
+	want, got := all(l.etcd), all(l.ours)
+	for i := range max(len(want), len(got)) {
+		if i >= len(want) || i >= len(got) || want[i] != got[i] {
+			l.Fatalf("of %d events in etcd and %d here, the first that differs is\n%v\n%v", len(want),
+				len(got), want[min(i, len(want)):min(i+1, len(want))], got[min(i, len(got)):min(i+1, len(got))])
 		}
 	}
 }
@@ -159,7 +215,14 @@ func (l *lockstep) lease(ids ...int64) {
 
 func (l *lockstep) step() {
 	l.Helper()
-	switch l.rng.IntN(10) {
+	switch l.rng.IntN(12) {
+	case 10:
+		r := l.get()
+		r.Revision = max(1, l.revision-int64(l.rng.IntN(20)))
+		both(l, r, func(c pb.KVClient, ctx context.Context,
+			r *pb.RangeRequest) (*pb.RangeResponse, error) {
+			return c.Range(ctx, r)
+		})
 	case 0:
 		if res, ok := both(l, l.put(), func(c pb.KVClient, ctx context.Context,
 			r *pb.PutRequest) (*pb.PutResponse, error) {
@@ -176,11 +239,8 @@ func (l *lockstep) step() {
 			l.revision = res.Header.Revision
 		}
 	default:
-		r := &pb.TxnRequest{Success: l.ops(), Failure: l.ops()}
-		for range l.rng.IntN(4) {
-			r.Compare = append(r.Compare, l.compare())
-		}
-		res, ok := both(l, r, func(c pb.KVClient, ctx context.Context,
+		l.deletes = l.rng.IntN(4) == 0
+		res, ok := both(l, l.txn(0), func(c pb.KVClient, ctx context.Context,
 			r *pb.TxnRequest) (*pb.TxnResponse, error) {
 			return c.Txn(ctx, r)
 		})
@@ -188,7 +248,9 @@ func (l *lockstep) step() {
 			return
 		}
 		if res.Header.Revision > l.revision {
-			l.written++
+			if l.written++; puts(res) > 1 {
+				l.several++
+			}
 		}
 		if !res.Succeeded {
 			l.failed++
@@ -231,20 +293,56 @@ func (l *lockstep) put() *pb.PutRequest {
 	return r
 }
 
-// ops are some reads, and a write among them, or none.
-func (l *lockstep) ops() (ops []*pb.RequestOp) {
-	write := l.rng.IntN(4)
-	for i := range 1 + l.rng.IntN(3) {
-		switch {
-		case i == write && l.rng.IntN(4) == 0:
-			ops = append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
-				RequestDeleteRange: &pb.DeleteRangeRequest{Key: l.key(), PrevKv: l.rng.IntN(2) == 0}}})
-		case i == write:
-			ops = append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: l.put()}})
+// get is a read, of whatever kind.
+func (l *lockstep) get() *pb.RangeRequest {
+	r := &pb.RangeRequest{Key: l.key(), RangeEnd: l.rangeEnd()}
+	switch l.rng.IntN(8) {
+	case 0:
+		r.CountOnly = true
+	case 1:
+		r.Limit = int64(1 + l.rng.IntN(3))
+	case 2:
+		r.SortOrder = pb.RangeRequest_DESCEND
+		r.Limit = int64(l.rng.IntN(3))
+	case 3:
+		r.MinModRevision = max(0, l.revision-int64(l.rng.IntN(10)))
+	}
+	return r
+}
+
+// txn is a transaction, in which there may be others.
+func (l *lockstep) txn(depth int) *pb.TxnRequest {
+	r := &pb.TxnRequest{Success: l.ops(depth), Failure: l.ops(depth)}
+	for range l.rng.IntN(4) {
+		r.Compare = append(r.Compare, l.compare())
+	}
+	return r
+}
+
+// ops are some reads, and writes among them, or none.
+func (l *lockstep) ops(depth int) (ops []*pb.RequestOp) {
+	writes := l.rng.IntN(3)
+	for range 1 + l.rng.IntN(4) {
+		op := &pb.RequestOp{}
+		switch n := l.rng.IntN(6); {
+		case writes == 0 || n < 2:
+			r := l.get()
+			if l.rng.IntN(8) == 0 {
+				r.Revision = max(1, l.revision+2-int64(l.rng.IntN(20)))
+			}
+			op.Request = &pb.RequestOp_RequestRange{RequestRange: r}
+		case n == 2 && (depth == 0 || l.deletes), depth > 0 && l.deletes:
+			d := &pb.DeleteRangeRequest{Key: l.key(), PrevKv: l.rng.IntN(2) == 0}
+			if l.rng.IntN(3) == 0 {
+				d.RangeEnd = l.key() // etcd puts a key that it deletes by a range without an end
+			}
+			op.Request = &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: d}
+		case n == 3 && depth < 2:
+			op.Request = &pb.RequestOp_RequestTxn{RequestTxn: l.txn(depth + 1)}
 		default:
-			ops = append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
-				RequestRange: &pb.RangeRequest{Key: l.key(), RangeEnd: l.rangeEnd()}}})
+			op.Request = &pb.RequestOp_RequestPut{RequestPut: l.put()}
 		}
+		ops = append(ops, op)
 	}
 	return ops
 }

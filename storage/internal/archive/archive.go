@@ -1,5 +1,6 @@
 // Package archive is the format of backups. A backup holds all keys of a store as of one revision.
-// It sorts them by the revision of their last write.
+// It sorts them by the revision of their last write, those first that a part of a transaction
+// wrote.
 //
 // # The format, version 1
 //
@@ -15,11 +16,12 @@
 //     deleted. The leases follow the header, in ascending order of IDs, and are 2^22 at most: both
 //     programs hold them in memory, 24 bytes each.
 //   - 'K' is a key that exists: the length of the key as an unsigned varint, the key, and as
-//     unsigned varints the revision of the key's value, the revision that created the key, how
-//     often it was written since then, the lease that it is attached to, or 0, and the time at
-//     which it expires in microseconds since 1970, or 0; the rest of the record is the value, as it
-//     is in the database: if it is encrypted there, it is here. Revisions rise from record to
-//     record.
+//     unsigned varints the revision of the key's value, which part of a transaction wrote it (from
+//     1 on, and 0 for the last write at the revision), the revision that created the key, how often
+//     it was written since then, the lease that it is attached to, or 0, and the time at which it
+//     expires in microseconds since 1970, or 0; the rest of the record is the value, as it is in
+//     the database: if it is encrypted there, it is here. Keys that were written by parts come
+//     first, in the order of revisions and parts. Then the revisions rise from record to record.
 //   - 'E', the end, is the last: the number of keys as an unsigned varint, and the SHA-256 of all
 //     records before it, with their lengths.
 //
@@ -138,6 +140,7 @@ func (s *summer) key(r *contract.Record) []byte {
 		b = binary.AppendUvarint(b, uint64(len(r.Key)))
 		b = append(b, r.Key...)
 		b = binary.AppendUvarint(b, uint64(r.Revision))
+		b = binary.AppendUvarint(b, uint64(r.Part))
 		b = binary.AppendUvarint(b, uint64(r.Create))
 		b = binary.AppendUvarint(b, uint64(r.Version))
 		b = binary.AppendUvarint(b, uint64(r.Lease))
@@ -250,7 +253,7 @@ type Reader struct {
 	buf    []byte
 	hash   hash.Hash
 	keys   int64
-	last   contract.Revision
+	last   contract.RowID
 	limits contract.Limits
 }
 
@@ -405,7 +408,7 @@ func (r *Reader) Next() (*contract.Record, error) {
 			return nil, damaged("it is damaged after %d keys (%w)", r.keys, err)
 		}
 		r.keys++
-		r.last = k.Revision
+		r.last = k.ID()
 		return k, nil
 	case typeEnd:
 		return nil, r.end(content)
@@ -438,12 +441,14 @@ func (r *Reader) key(content []byte) (*contract.Record, error) {
 	}
 	k := &contract.Record{Key: contract.Key(content[:length])}
 	content = content[length:]
-	revision, create, version := number(), number(), number()
+	revision, part := number(), number()
+	create, version := number(), number()
 	lease, expiry := number(), number()
-	if revision|create|version|lease|expiry >= 1<<63 {
+	if revision|part|create|version|lease|expiry >= 1<<63 {
 		return nil, errShort
 	}
-	k.Revision, k.Create, k.Version = contract.Revision(revision), contract.Revision(create), int64(version)
+	k.Revision, k.Part = contract.Revision(revision), int(part)
+	k.Create, k.Version = contract.Revision(create), int64(version)
 	k.Lease, k.Expiry = contract.Lease(lease), int64(expiry)
 	k.Value = append(make([]byte, 0, len(content)), content...)
 	return k, k.Valid(r.last, r.Header.Revision, r.limits)

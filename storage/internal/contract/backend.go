@@ -10,7 +10,8 @@ import (
 // immutable and serve as map keys.
 type Key string
 
-// Revision is the place of a write in the one history. Valid revisions start at 1.
+// Revision is the place of a write in the one history. Valid revisions start at 1. Of several rows
+// that were written at one revision, each has a [RowID], which is negative but for the last one.
 type Revision int64
 
 // Epoch counts the fences of a store. Positions of different epochs are not comparable. The
@@ -29,12 +30,13 @@ const Any Revision = -1
 // Lease names a lease that keys are attached to, 0 for none.
 type Lease int64
 
-// Token marks the log rows of one commit group, 16 random bytes.
+// Token marks the log rows of one commit group: 14 random bytes, and how many parts the group's
+// transaction has, 0 for a group that is none.
 type Token [16]byte
 
-// NewToken makes a token that no other group has.
+// NewToken makes a token that no other group has, for a group that is no transaction.
 func NewToken() (t Token) {
-	rand.Read(t[:]) // never fails
+	rand.Read(t[:sizeAt]) // never fails
 	return t
 }
 
@@ -71,8 +73,10 @@ func (st State) Dropped() bool { return st.Head.Epoch < 0 }
 type Row struct {
 	Key      Key
 	Revision Revision
-	// Prev is the revision that this row replaced, 0 if it created the key.
-	Prev Revision
+	// Part is which part of its transaction the row is, 0 for the last row or the only one.
+	Part int
+	// Prev is the ID of the row that this one replaced, 0 if it created the key.
+	Prev RowID
 	// Create is the revision that created the key.
 	Create Revision
 	// Version counts the writes of the key since its creation, which is 1. A deletion counts, too.
@@ -95,10 +99,22 @@ type Row struct {
 // Marker tells whether the row holds a revision only: it is no event.
 func (r *Row) Marker() bool { return r.Key == "" }
 
+// ID names the row.
+func (r *Row) ID() RowID { return IDOf(r.Revision, r.Part) }
+
+// Parts is how many parts belong to the row, which are at the same revision.
+func (r *Row) Parts() int {
+	if r.Marker() || r.Part != 0 {
+		return 0
+	}
+	return r.Token.Parts()
+}
+
 // Mutation is one write of one key, subject to an expectation.
 type Mutation struct {
 	Key Key
-	// Expect is the revision that the key must have, 0 if it must not exist, or Any.
+	// Expect is the revision that the key must have, 0 if it must not exist, or Any. A key is
+	// written once at a revision, so this names one row.
 	Expect Revision
 	// Era is the era in which Expect was read, 0 for the one in which the mutation comes. In a
 	// later one a mutation that expects a revision is refused by mvcc.ErrOtherEra.
@@ -140,8 +156,21 @@ type Group struct {
 	// to be there, too. Most often there are none.
 	Earlier []Position
 	// Mutations are in the order of arrival. A key may occur several times, but only once if one of
-	// its mutations is [Mutation.Alone]. A mutation with a [Condition] is the only one.
+	// its mutations is [Mutation.Alone]. A mutation with a [Condition] is the only one, or the
+	// first one of a transaction.
 	Mutations []*Mutation
+	// Whole: the group is a transaction. Its mutations, of different keys, are accepted together or
+	// not at all, and have one revision. They are no more than 1+MaxParts, and the token is that of
+	// NewTransactionToken.
+	Whole bool
+}
+
+// Rises tells by how much the head rises if so many mutations of the group are accepted.
+func (g *Group) Rises(accepted int) Revision {
+	if g.Whole {
+		return Revision(min(accepted, 1))
+	}
+	return Revision(accepted)
 }
 
 // Outcome is the decision about one mutation.
@@ -150,8 +179,11 @@ type Outcome struct {
 	// Revision is the mutation's own revision if it was accepted, else the key's current revision
 	// before the group (0 if absent).
 	Revision Revision
-	// Prev is the revision that an accepted mutation replaced, 0 if it created the key.
-	Prev Revision
+	// Part is which part of a transaction the accepted mutation is, 0 for the last one, and where
+	// the group is none.
+	Part int
+	// Prev is the ID of the row that an accepted mutation replaced, 0 if it created the key.
+	Prev RowID
 	// Create, Version and Lease are those of the row that an accepted mutation wrote.
 	Create  Revision
 	Version int64
@@ -166,11 +198,15 @@ type Outcome struct {
 	Err error
 }
 
+// ID names the row of an accepted mutation.
+func (o *Outcome) ID() RowID { return IDOf(o.Revision, o.Part) }
+
 // GroupResult is what a committed group did. If no mutation was accepted, nothing was written and
 // Before is just the head.
 type GroupResult struct {
 	// Before is the head that the group found under the lock. The accepted mutations have the
-	// revisions Before.Revision+1, +2, … in order of arrival.
+	// revisions Before.Revision+1, +2, … in order of arrival; those of a transaction all have the
+	// first one.
 	Before Position
 	// State.Head is the head after the group.
 	State State
@@ -186,7 +222,7 @@ type GroupResult struct {
 // Resolution answers what became of a group whose commit did not return.
 type Resolution struct {
 	// Committed: the group's rows are in the log; Rows has them, without values, in order of
-	// revision. Rows that were swept since are missing.
+	// revision, and of a transaction the last one only. Rows that were swept since are missing.
 	Committed bool
 	// Aborted: the group's token is not in the log and was now recorded, so that it can never
 	// commit. When neither is true, compaction has passed the place where the rows would be, and
@@ -199,7 +235,7 @@ type Resolution struct {
 // Tail is a piece of the log.
 type Tail struct {
 	State State
-	// Rows are the rows with revision >= the asked one, in order of revision.
+	// Rows are the rows that were asked for, in order.
 	Rows []Row
 	// More: the read ended at ReadBytes, so rows may follow although they are fewer than the limit.
 	More bool
@@ -218,6 +254,8 @@ const (
 	PrevOfDeletions Prev = iota
 	// PrevOfAll brings the previous values of updates as well, for watchers that select.
 	PrevOfAll
+	// NoValues brings no values at all. Only Parts takes it.
+	NoValues
 )
 
 // PageQuery asks for live rows with their values.
@@ -250,11 +288,10 @@ type ReplacedQuery struct {
 	Upto       Revision
 }
 
-// Replaced is a key that was changed after a snapshot, and the revision that the snapshot has of
-// it.
+// Replaced is a key that was changed after a snapshot, and the row that the snapshot has of it.
 type Replaced struct {
-	Key      Key
-	Revision Revision
+	Key Key
+	ID  RowID
 }
 
 // Limits are what a backend can store. The store checks them before a mutation is queued, since one
@@ -327,8 +364,13 @@ func (id Identity) Moved() bool { return id.Recorded != id.Actual }
 type Expired struct {
 	Key      Key
 	Revision Revision
-	Lease    Lease
+	// Part is which part of a transaction has written it, 0 for the last row.
+	Part  int
+	Lease Lease
 }
+
+// ID names the row that has written it.
+func (e *Expired) ID() RowID { return IDOf(e.Revision, e.Part) }
 
 // Size is the size of the database in bytes, and how much of it the rows need: those of all stores,
 // where they share tables.
@@ -410,11 +452,15 @@ type Backend interface {
 	// State reads the state alone: the cheapest read there is, as every consistent read does it.
 	State(ctx context.Context) (State, error)
 
-	// Tail reads the rows with revision >= from, in order of revision, at most limit (> 0), with
-	// their values and previous values as prev says. The caller passes the last position it knows,
-	// so that the first row proves that the history is still the same. The previous value of a row
-	// is missing (HasPrev) if compaction has removed it.
+	// Tail reads the rows with revision >= from, but no parts of transactions, in order of
+	// revision, at most limit (> 0), with their values and previous values as prev says. The caller
+	// passes the last position it knows, so that the first row proves that the history is still the
+	// same. The previous value of a row is missing (HasPrev) if compaction has removed it.
 	Tail(ctx context.Context, from Revision, limit int, prev Prev) (*Tail, error)
+
+	// Parts reads the parts of transactions at revisions up to upto, in order, at most limit (> 0),
+	// as Tail reads rows: the parts whose IDs are below one. The IDs fall.
+	Parts(ctx context.Context, below RowID, upto Revision, limit int, prev Prev) (*Tail, error)
 
 	// Get reads one key: the row, or nil if it does not exist.
 	Get(ctx context.Context, key Key) (*Row, State, error)
@@ -422,14 +468,14 @@ type Backend interface {
 	// Page reads live rows, in order of keys.
 	Page(ctx context.Context, q PageQuery) (*Page, error)
 
-	// Replaced scans the log in (q.After, q.Upto] for rows whose key is in range and whose Prev is
-	// in [1, q.At].
+	// Replaced scans the log in (q.After, q.Upto], parts included, for rows whose key is in range
+	// and which replaced one at q.At or before.
 	Replaced(ctx context.Context, q ReplacedQuery) ([]Replaced, State, error)
 
-	// Values reads log rows (Key, Revision, Create, Version, Lease, Value) by their revisions, in
+	// Values reads log rows (Key, Revision, Part, Create, Version, Lease, Value) by their IDs, in
 	// no particular order. Rows that do not exist are missing, and so are those beyond ReadBytes: a
 	// row is lost only if it is missing when it is asked for alone.
-	Values(ctx context.Context, revisions []Revision) ([]Row, State, error)
+	Values(ctx context.Context, ids []RowID) ([]Row, State, error)
 
 	// Count counts the live keys in a range with revision <= at (0: all), and stops at limit (0:
 	// none).
@@ -458,12 +504,12 @@ type Backend interface {
 	// CountLeases counts the leases, in time that grows with their number.
 	CountLeases(ctx context.Context) (int64, State, error)
 
-	// FirstAt returns the first log row at or after the revision, for its time (Revision and Time
-	// are set), or nil.
+	// FirstAt returns the first log row at or after the revision that is no part, for its time
+	// (Revision and Time are set), or nil.
 	FirstAt(ctx context.Context, revision Revision) (*Row, error)
 
-	// Sweepable reads what [PlanSweep] asks for: the rows in (swept, compacted], in order of
-	// revision, at most limit (> 0) or one more, and the row at swept if it is there.
+	// Sweepable reads what [PlanSweep] asks for, but for the parts: the rows in (swept, compacted],
+	// in order of revision, at most limit (> 0) or one more, and the row at swept if it is there.
 	Sweepable(ctx context.Context, limit int) (Sweepable, error)
 
 	// Sweep carries out a plan in one short transaction, and returns how many rows it deleted. Rows
@@ -514,7 +560,8 @@ type Snapshot interface {
 	State() State
 	// Keys counts the live keys.
 	Keys() (int64, error)
-	// Records calls each for every live key, in ascending order of revisions, and holds no more of
+	// Records calls each for every live key: first for those that parts of transactions have
+	// written and then for the others, each in ascending order of revisions. It holds no more of
 	// them in memory than the one that it hands out. Errors of each are returned as they are.
 	Records(each func(*Record) error) error
 	// AllLeases returns all leases.
@@ -528,7 +575,8 @@ type Tx interface {
 	// Fingerprint is that of the database in which the transaction runs; see [Identity].
 	Fingerprint() string
 	// Group reads what [Resolve] asks for about a group that was begun after a revision: the guard,
-	// and the rows with its token and a greater revision, without values, in order of revision.
+	// and the rows with its token and a greater revision, without parts of transactions and without
+	// values, in order of revision.
 	Group(token Token, after Revision) (Guard, []Row, error)
 	// Abort records a token as aborted, with the revision that its group had seen.
 	Abort(token Token, seen Revision) error

@@ -4,28 +4,50 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"slices"
 )
 
-// Condition is what a mutation demands of other keys than its own.
+// Condition is what a mutation demands of other keys than its own, or what the mutations of a
+// transaction demand together. It is decided under the commit lock, in the transaction that writes,
+// against the state before the write. It demands two things:
 //
-// It is decided under the commit lock, in the transaction that writes, against the state before the
-// write. So nothing that was read before can be out of date, in whatever epoch it was read. And a
-// compared key that others write all the time holds nobody up: the mutation is refused only if the
-// comparisons come out otherwise than its writer has found.
+// The comparisons are made anew. So nothing that was read before can be out of date, in whatever
+// epoch it was read. And a compared key that others write all the time holds nobody up: the
+// mutation is refused only if the comparisons come out otherwise than its writer has found.
+//
+// Ranges of keys are untouched since their writer has read them.
+//
+// A range may have a million keys, and while they were read all writers of the store would wait. So
+// it is not read: only what was written since the writer has read it is looked at, in the era that
+// the mutations name. If compaction has passed the revision of that reading, rows may be gone, and
+// the condition is not met. Its writer reads again at a later one.
 //
 // Decide compares each mutation with the state before its group. If two mutations of a group each
 // compared the key that the other one writes, both would be accepted, although in no order both
 // can be: a lock would be deleted, and what it guards would be written after it was lost. So a
-// mutation with a condition is the only one of its group, which the queue sees to.
+// mutation with a condition is the only one of its group, or the first one of a transaction, which
+// is a group by itself. The queue sees to that.
 type Condition struct {
-	// Comparisons are at least one.
 	Comparisons []Comparison
 	// Hold tells what is demanded: that all comparisons hold, or that at least one does not.
 	Hold bool
+	// Untouched are ranges of keys that nobody must have written since the revision Since.
+	Untouched []Span
+	// Since is when the ranges were read, 0 if there are none.
+	Since Revision
+}
+
+// Span is a range of keys, from Start (inclusive) to End (exclusive).
+type Span struct{ Start, End Key }
+
+// Touches tells whether a key that was written since is in one of the ranges.
+func (c *Condition) Touches(k Key) bool {
+	return slices.ContainsFunc(c.Untouched, func(s Span) bool { return k >= s.Start && k < s.End })
 }
 
 // ErrCondition refuses a mutation whose condition is not met. Nothing was written.
-var ErrCondition = errors.New("the comparisons of other keys come out otherwise by now")
+var ErrCondition = errors.New("the comparisons of other keys come out otherwise by now, or " +
+	"keys were written that had to be untouched")
 
 // Comparison compares a property of each key in a range, as etcd's transactions do.
 type Comparison struct {
@@ -36,6 +58,9 @@ type Comparison struct {
 	// Number is what is compared with, and Value if the property is CompareValue.
 	Number int64
 	Value  []byte
+	// Changed: the comparison held at the condition's Since, and only the keys that were written
+	// later are looked at, besides whether there is a key in the range at all.
+	Changed bool
 }
 
 // Property is what is compared of a key. The numbers are etcd's.
@@ -84,6 +109,9 @@ func (c *Condition) Bytes() (n int) {
 		p := &c.Comparisons[i]
 		n += comparisonBytes + 2*(len(p.Start)+len(p.End)) + len(p.Value)
 	}
+	for _, s := range c.Untouched {
+		n += comparisonBytes + 2*(len(s.Start)+len(s.End))
+	}
 	return n
 }
 
@@ -108,7 +136,7 @@ func (c *Comparison) Fits(at Current, value []byte) bool {
 	case CompareCreate:
 		order = cmp.Compare(int64(at.Create), c.Number)
 	case CompareRevision:
-		order = cmp.Compare(int64(at.Revision), c.Number)
+		order = cmp.Compare(int64(at.ID.Revision()), c.Number)
 	case CompareLease:
 		order = cmp.Compare(int64(at.Lease), c.Number)
 	case CompareValue:

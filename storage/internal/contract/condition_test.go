@@ -7,7 +7,7 @@ import (
 
 // TestComparison: each property by each operator, below, at and above what it is compared with.
 func TestComparison(t *testing.T) {
-	at := Current{Version: 10, Create: 20, Revision: 30, Lease: 40}
+	at := Current{Version: 10, Create: 20, ID: IDOf(30, 7), Lease: 40}
 	numbers := map[Property]int64{CompareVersion: 10, CompareCreate: 20, CompareRevision: 30,
 		CompareLease: 40}
 	holds := map[Operator][3]bool{Equal: {false, true, false}, Greater: {true, false, false},
@@ -75,7 +75,7 @@ func TestCondition(t *testing.T) {
 			m := &Mutation{Key: "k", Lease: 7, If: condition}
 			outcomes, n := Decide([]*Mutation{m}, 10, &Found{
 				Current:  func(Key) Current { return Current{} },
-				Compared: func(c2 *Comparison) (some, misfit bool) { return true, !c.holding[c2.Number] },
+				Compared: func(_ *Condition, c2 *Comparison) (some, misfit bool) { return true, !c.holding[c2.Number] },
 				Held:     func(Lease) bool { return want },
 			})
 			if met := n == 1; met != want || outcomes[0].Accepted != want ||
@@ -84,7 +84,7 @@ func TestCondition(t *testing.T) {
 			}
 			m.Expect = 5
 			if outcomes, _ = Decide([]*Mutation{m}, 10, &Found{
-				Current: func(Key) Current { return Current{Revision: 6} },
+				Current: func(Key) Current { return Current{ID: 6} },
 			}); outcomes[0].Err != nil || outcomes[0].Revision != 6 {
 				t.Errorf("a mutation that expects another revision: %+v", outcomes[0])
 			}

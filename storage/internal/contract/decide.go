@@ -2,10 +2,50 @@ package contract
 
 import "time"
 
-// Decide is the rule by which a group's mutations are accepted, for backends that decide in Go
-// (Postgres says the same in SQL): per key, the first mutation in order of arrival whose
-// expectation holds against the state before the group is accepted, and all others of that key are
-// refused. An expectation of Any holds, but for a deletion of a key that does not exist.
+// DecideGroup is the rule by which a group is decided, for backends that decide in Go. PostgreSQL
+// says the same in SQL.
+//
+// A transaction is accepted if each of its mutations is, and else refused as a whole: the outcomes
+// of those that would have been accepted then say where their keys are. Its mutations are the only
+// ones of the group, so Decide's argument for an order among them is not needed. They all have the
+// next revision. The last one is the row at it, and the others are its parts in their order.
+func DecideGroup(g *Group, before Revision, f *Found) (outcomes []Outcome, accepted int) {
+	outcomes, accepted = Decide(g.Mutations, before, f)
+	if !g.Whole {
+		return outcomes, accepted
+	}
+	last := len(outcomes) - 1
+	full := before >= lastOfParts
+	for i := range outcomes {
+		o := &outcomes[i]
+		switch {
+		case accepted <= last && o.Accepted:
+			*o = Outcome{Revision: o.Prev.Revision()}
+		case full && o.Accepted:
+			*o = Outcome{Revision: o.Prev.Revision(), Err: errNoParts}
+		case o.Accepted:
+			if o.Revision = before + 1; o.Prev == 0 {
+				o.Create = o.Revision
+			}
+			if i < last {
+				o.Part = i + 1
+			}
+		}
+	}
+	if accepted <= last || full {
+		accepted = 0
+	}
+	return outcomes, accepted
+}
+
+// errNoParts is for a history that no write and no fence brings about before the year 2106.
+var errNoParts = Errorf(Invalid, "the store's revisions have become too great for a write of several "+
+	"keys at once: write the keys one after the other")
+
+// Decide decides the mutations of a group that is no transaction: per key, the first mutation in
+// order of arrival whose expectation holds against the state before the group is accepted, and all
+// others of that key are refused. An expectation of Any holds, but for a deletion of a key that
+// does not exist.
 //
 // Why this is linearizable. All mutations of a group wait at the same time, so any order of them
 // may be chosen. For each key, this one is. First come the refused mutations that expected another
@@ -34,13 +74,13 @@ func Decide(mutations []*Mutation, before Revision, f *Found) (outcomes []Outcom
 	var refused map[Key]error
 	for i, m := range mutations {
 		at := f.Current(m.Key)
-		if _, late := taken[m.Key]; late || !m.Expects(at.Revision) {
-			outcomes[i].Revision = at.Revision
+		if _, late := taken[m.Key]; late || !m.Expects(at.ID) {
+			outcomes[i].Revision = at.ID.Revision()
 			continue
 		}
 		value, err := []byte(nil), refused[m.Key]
 		if err == nil {
-			if value, err = f.check(m, at.Revision); err != nil {
+			if value, err = f.check(m, at.ID); err != nil {
 				if refused == nil {
 					refused = map[Key]error{}
 				}
@@ -48,7 +88,7 @@ func Decide(mutations []*Mutation, before Revision, f *Found) (outcomes []Outcom
 			}
 		}
 		if err != nil {
-			outcomes[i] = Outcome{Revision: at.Revision, Err: err}
+			outcomes[i] = Outcome{Revision: at.ID.Revision(), Err: err}
 			continue
 		}
 		if taken != nil {
@@ -57,9 +97,9 @@ func Decide(mutations []*Mutation, before Revision, f *Found) (outcomes []Outcom
 		accepted++
 		own := before + Revision(accepted)
 		o := &outcomes[i]
-		*o = Outcome{Accepted: true, Revision: own, Prev: at.Revision, Create: at.Create,
+		*o = Outcome{Accepted: true, Revision: own, Prev: at.ID, Create: at.Create,
 			Version: at.Version + 1, Lease: m.Lease, PrevValue: value}
-		if at.Revision == 0 {
+		if at.ID == 0 {
 			o.Create = own
 		}
 		if m.Delete {
@@ -73,24 +113,31 @@ func Decide(mutations []*Mutation, before Revision, f *Found) (outcomes []Outcom
 type Found struct {
 	// Current returns the key's state before the group, zero if it does not exist.
 	Current func(Key) Current
-	// Compared tells of a comparison whether there is a key in its range, and whether there is one
-	// that does not fit; see [Comparison.Holds]. It is not asked where no mutation has a condition.
-	Compared func(*Comparison) (some, misfit bool)
+	// Compacted is the compacted revision.
+	Compacted Revision
+	// Compared tells of a comparison of a condition whether there is a key in its range, and
+	// whether there is one that does not fit; see [Comparison.Holds]. It is not asked where no
+	// mutation has a condition. If the comparison is Changed, the keys of rows and parts after the
+	// condition's Since are looked at only.
+	Compared func(*Condition, *Comparison) (some, misfit bool)
+	// Touched tells whether a row after the condition's Since, or a part, has a key in one of the
+	// ranges Untouched. It is not asked where there are none.
+	Touched func(*Condition) bool
 	// Held tells whether there is a lease, and it has not ended. It is not asked where no mutation
 	// has a lease.
 	Held func(Lease) bool
-	// Removed returns the value of a key at a revision, for a mutation that wants it, and whether
-	// it is in the log. A backend that reads the values later returns nil. The error refuses this
-	// mutation alone: it is of class [Data].
-	Removed func(m *Mutation, at Revision) (value []byte, there bool, err error)
+	// Removed returns the value of a row, for a mutation that wants it, and whether it is in the
+	// log. A backend that reads the values later returns nil. The error refuses this mutation
+	// alone: it is of class [Data].
+	Removed func(m *Mutation, at RowID) (value []byte, there bool, err error)
 	// Returned bounds the values that the outcomes have.
 	Returned Returned
 }
 
 // check decides whether a mutation is refused although its expectation holds. If not, it returns
 // the value that the outcome has.
-func (f *Found) check(m *Mutation, at Revision) (value []byte, err error) {
-	if m.If != nil && !m.If.Met(func(c *Comparison) bool { return c.Holds(f.Compared(c)) }) {
+func (f *Found) check(m *Mutation, at RowID) (value []byte, err error) {
+	if m.If != nil && !f.met(m.If) {
 		return nil, ErrCondition
 	}
 	if m.Lease != 0 && !f.Held(m.Lease) {
@@ -111,19 +158,25 @@ func (f *Found) check(m *Mutation, at Revision) (value []byte, err error) {
 	return value, nil
 }
 
+// met decides whether a condition is met.
+func (f *Found) met(c *Condition) bool {
+	return (c.Since == 0 || c.Since >= f.Compacted) && (len(c.Untouched) == 0 || !f.Touched(c)) &&
+		c.Met(func(p *Comparison) bool { return p.Holds(f.Compared(c, p)) })
+}
+
 // lostPrevious refuses one deletion, and not its group.
-func lostPrevious(k Key, at Revision) error {
-	lost := LostValue(k, at)
+func lostPrevious(k Key, at RowID) error {
+	lost := LostValue(k, at.Revision())
 	return Errorf(Data, "%w", lost)
 }
 
-// Refused is the outcome of a mutation that was not accepted where its key was at a revision, for a
+// Refused is the outcome of a mutation that was not accepted where its key was at a row, for a
 // backend whose statement decides. met says whether its condition is met, if it has one. wanted
 // says whether the mutation that stood for it wants the value that it removes: equal expectations
 // of a key are decided once. If the expectation holds, what Found.check refuses is the only reason
 // that is left.
-func Refused(m *Mutation, current Revision, met, wanted bool) Outcome {
-	o := Outcome{Revision: current}
+func Refused(m *Mutation, current RowID, met, wanted bool) Outcome {
+	o := Outcome{Revision: current.Revision()}
 	switch holds := m.Expects(current); {
 	case holds && m.If != nil && !met:
 		o.Err = ErrCondition
@@ -149,17 +202,18 @@ func (r *Returned) Takes(bytes int) bool {
 	return r.bytes <= r.Bound
 }
 
-// Current is where a key is before a group, zero if it does not exist.
+// Current is the live row of a key before a group, zero if it does not exist.
 type Current struct {
-	Revision, Create Revision
-	Version          int64
-	Lease            Lease
+	ID      RowID
+	Create  Revision
+	Version int64
+	Lease   Lease
 }
 
-// Expects tells whether the mutation's expectation holds where the key is at the revision, 0 if it
-// does not exist.
-func (m *Mutation) Expects(revision Revision) bool {
-	return m.Expect == revision || m.Expect == Any && (revision != 0 || !m.Delete)
+// Expects tells whether the mutation's expectation holds where the key is at the row, 0 if it does
+// not exist.
+func (m *Mutation) Expects(at RowID) bool {
+	return m.Expect == at.Revision() || m.Expect == Any && (at != 0 || !m.Delete)
 }
 
 // WantsPrevious tells whether the mutation's outcome has the value that it removes.

@@ -13,12 +13,12 @@
 //     [Opened], [Pooled], [KeysReader]). The package backendtest checks what their comments
 //     promise.
 //   - The rules: pure functions, with tables of tests. They decide who may write ([CheckWriter],
-//     [CheckGroup]), what is accepted of a group ([Decide], [Condition.Met], [Comparison.Holds]),
-//     what became of a group with an unknown outcome ([Resolve]), how far a compaction may go
-//     ([CompactTo]), which rows the sweep removes ([PlanSweep], [ForgetAborted]), where a fence
-//     goes ([Fence.After]; after an import export.go, after a drop drop.go), when another epoch is
-//     accepted ([Adoptable]), which connection a store uses ([Gate]), what a quota refuses
-//     ([Excess]) and when a boot is recorded ([Durability]).
+//     [CheckGroup]), what is accepted of a group ([DecideGroup], [Condition.Met],
+//     [Comparison.Holds]), what became of a group with an unknown outcome ([Resolve]), how far a
+//     compaction may go ([CompactTo]), which rows the sweep removes ([PlanSweep], [ForgetAborted]),
+//     where a fence goes ([Fence.After]; after an import export.go, after a drop drop.go), when
+//     another epoch is accepted ([Adoptable]), which connection a store uses ([Gate]), what a quota
+//     refuses ([Excess]) and when a boot is recorded ([Durability]).
 //
 // A commit is the backend's own transaction ([Backend.Commit]), since it must hold the commit lock
 // for as short a time as the database allows. The backend calls the rules there. All other

@@ -139,12 +139,18 @@ func (e *FutureRevisionError) Error() string {
 
 // LimitError says that a key or a value is too large.
 type LimitError struct {
-	// What is "key", "value" or "condition".
+	// What is "key", "value", "condition" or "transaction".
 	What string
 	// Bytes is its length, Limit the greatest that is allowed.
 	Bytes, Limit int
+	// Keys: what is counted is keys, and not bytes.
+	Keys bool
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("the %s has %d bytes, more than the limit of %d", e.What, e.Bytes, e.Limit)
+	unit := "bytes"
+	if e.Keys {
+		unit = "keys"
+	}
+	return fmt.Sprintf("the %s has %d %s, more than the limit of %d", e.What, e.Bytes, unit, e.Limit)
 }

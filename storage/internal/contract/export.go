@@ -19,12 +19,14 @@ import (
 // that has never been written, a revision stands for the same content before and after. In a store
 // with a history of its own the same revisions have stood for other content, and a client that
 // remembers one would update or leave alone what it has never seen. There the records are numbered
-// anew, in the same order, beyond all revisions of both stores.
+// anew, in the order in which they come, beyond all revisions of both stores.
 
 // Record is a key that exists, with all that is kept of it.
 type Record struct {
 	Key              Key
 	Revision, Create Revision
+	// Part is which part of a transaction has written it, 0 for the last row.
+	Part int
 	// Version is how often it was written since its creation.
 	Version int64
 	// Lease is what it is attached to.
@@ -35,6 +37,9 @@ type Record struct {
 	// Value is nil only if the database has lost it.
 	Value []byte
 }
+
+// ID names the row that has written it.
+func (r *Record) ID() RowID { return IDOf(r.Revision, r.Part) }
 
 // LiveExpiry is the expiry of the record's live row, as that of [Mutation.Expiry].
 func (r *Record) LiveExpiry() int64 {
@@ -56,13 +61,13 @@ type Import struct {
 	Replace bool
 	// Beside keeps the keys that exist. A key that comes as well is an error of class [Data].
 	Beside bool
-	// Records calls each for the records, in ascending order of revisions. It may be called again,
+	// Records calls each for the records, in the order of [Snapshot]. It may be called again,
 	// after an error. each may give the record other revisions, and the record is stored with
 	// these. The record and what it points to are each's to keep until Records returns.
 	Records func(each func(*Record) error) error
 	// Leases are the leases that the records are attached to, and others. They lapse when they say.
 	Leases []LeaseRow
-	// Check reads before the commit what the database holds then, in ascending order of revisions.
+	// Check reads before the commit what the database holds then, in the same order.
 	// Nothing is changed if it returns an error.
 	Check func(records func(each func(*Record) error) error) error
 
@@ -105,7 +110,7 @@ func (in *Import) write(each func(*Record) error) error {
 	}
 	return in.Records(func(r *Record) error {
 		in.last++
-		r.Revision, r.Create = in.last, in.last
+		r.Revision, r.Part, r.Create = in.last, 0, in.last
 		return each(r)
 	})
 }
@@ -124,9 +129,20 @@ func (in *Import) end(st State) State {
 // ErrNotEmpty refuses to import into a store that has keys.
 var ErrNotEmpty = errors.New("the store is not empty")
 
-// Valid returns what is wrong with a record that Follows one at the given revision, if it could not
-// have been written by a store whose head was at head.
-func (r *Record) Valid(after, head Revision, limits Limits) error {
+// follows tells whether the record may come after the one with an ID, 0 for none: parts first, then
+// the others, each with rising revisions.
+func (r *Record) follows(after RowID) bool {
+	switch id := r.ID(); {
+	case id < 0:
+		return after == 0 || after < 0 && id < after
+	default:
+		return id > after
+	}
+}
+
+// Valid returns what is wrong with a record that follows the one with an ID, 0 for none, if it
+// could not have been written by a store whose head was at head.
+func (r *Record) Valid(after RowID, head Revision, limits Limits) error {
 	switch {
 	case r.Key == "":
 		return errors.New("a key is empty")
@@ -135,11 +151,12 @@ func (r *Record) Valid(after, head Revision, limits Limits) error {
 	case len(r.Value) > limits.ValueBytes:
 		return fmt.Errorf("key %q: %w", string(r.Key),
 			&LimitError{What: "value", Bytes: len(r.Value), Limit: limits.ValueBytes})
-	case r.Revision <= after || r.Revision > head || r.Create < 1 || r.Create > r.Revision ||
+	case r.Part < 0 || r.Part > MaxParts || r.Part > 0 && r.Revision > lastOfParts ||
+		!r.follows(after) || r.Revision > head || r.Create < 1 || r.Create > r.Revision ||
 		r.Version < 1 || r.Lease < 0 || r.Expiry < 0:
-		return fmt.Errorf("key %q has the revision %d, the creation revision %d, the version %d, "+
-			"the lease %d and the expiry %d, after revision %d and up to %d", string(r.Key),
-			r.Revision, r.Create, r.Version, r.Lease, r.Expiry, after, head)
+		return fmt.Errorf("key %q has the revision %d (part %d), the creation revision %d, the "+
+			"version %d, the lease %d and the expiry %d, after row %d and up to revision %d",
+			string(r.Key), r.Revision, r.Part, r.Create, r.Version, r.Lease, r.Expiry, after, head)
 	}
 	return nil
 }

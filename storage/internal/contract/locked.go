@@ -103,6 +103,9 @@ func SweepBatch(ctx context.Context, b Backend, limit int) (deleted int, st Stat
 	if st.Dropped() {
 		return 0, State{}, ErrDropped
 	}
+	if err = from.findParts(ctx, b, limit); err != nil {
+		return 0, State{}, err
+	}
 	p := PlanSweep(from, limit)
 	if err = p.Check(st); err == nil {
 		deleted, err = b.Sweep(ctx, &p)
@@ -112,6 +115,25 @@ func SweepBatch(ctx context.Context, b Backend, limit int) (deleted int, st Stat
 	}
 	st.Swept = p.Swept
 	return deleted, st, nil
+}
+
+// findParts reads the parts that belong to the rows. It reads more than two transactions can have,
+// so that the sweep goes on if there are more. Rows never change, so it does no harm that they are
+// read in another snapshot.
+func (from *Sweepable) findParts(ctx context.Context, b Backend, limit int) error {
+	limit = max(limit, 2*(MaxParts+1))
+	t, err := b.Parts(ctx, Lowest(from.State.Swept-1), from.State.Compacted, limit, NoValues)
+	if err != nil {
+		return err
+	}
+	for i := range t.Rows {
+		r := &t.Rows[i]
+		from.Parts = append(from.Parts, SweepRow{ID: r.ID(), Prev: r.Prev, Deleted: r.Deleted})
+	}
+	if len(t.Rows) == limit {
+		from.Cut = t.Rows[limit-1].Revision
+	}
+	return nil
 }
 
 // StartEpoch fences, on whatever server answers now, unless [Fence.After] says that it was done. It

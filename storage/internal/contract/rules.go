@@ -133,9 +133,10 @@ func CompactTo(st State, revision Revision) (after State, write bool) {
 	return st, true
 }
 
-// SweepRow is a row of the log, as a sweep looks at it.
+// SweepRow is a row of the log, as a sweep looks at it: its ID, and that of the row that it
+// replaced.
 type SweepRow struct {
-	Revision, Prev Revision
+	ID, Prev RowID
 	// Deleted is true of tombstones and markers.
 	Deleted bool
 }
@@ -149,6 +150,11 @@ type Sweepable struct {
 	// swept revision, if it is there, and after it at most as many as the batch may look at, or one
 	// more.
 	Rows []SweepRow
+	// Parts are the parts of transactions from the swept revision to compacted, in order. If there
+	// are too many for a batch, those at Cut and later revisions may be missing. Cut is greater
+	// than the swept revision then, and else 0.
+	Parts []SweepRow
+	Cut   Revision
 	// Aborted is the lowest revision that is recorded with an aborted token, 0 if there is no
 	// token.
 	Aborted Revision
@@ -159,8 +165,8 @@ type SweepPlan struct {
 	// Epoch and Compacted are those of the state in which it was planned; see Check.
 	Epoch     Epoch
 	Compacted Revision
-	// Revisions are those of the rows to delete.
-	Revisions []Revision
+	// Rows are the rows to delete.
+	Rows []RowID
 	// Swept is what the swept revision rises to, if it is lower. Done tells that it is the
 	// compacted one.
 	Swept Revision
@@ -173,7 +179,7 @@ type SweepPlan struct {
 }
 
 // Empty tells whether there is nothing to do.
-func (p *SweepPlan) Empty() bool { return len(p.Revisions) == 0 && !p.Moves && p.Forget == 0 }
+func (p *SweepPlan) Empty() bool { return len(p.Rows) == 0 && !p.Moves && p.Forget == 0 }
 
 // Check decides, in the transaction that carries out the plan and finds the state st, whether it
 // still holds. In the same epoch, compacted only rises and no revision is used twice, so what could
@@ -237,7 +243,7 @@ var ErrVoidPlan = Errorf(Transient,
 	"the database's history has changed since the sweep was planned")
 
 // PlanSweep decides what the next batch of the sweep removes, which looks at no more than limit
-// rows.
+// rows, and the parts that belong to them.
 //
 // A state at or after compacted is made of each key's newest row up to there. A row that was
 // replaced at or below compacted is none of them, and a tombstone or a marker stands for nothing. A
@@ -245,26 +251,35 @@ var ErrVoidPlan = Errorf(Transient,
 // to compacted, once each. The row at compacted stays, whatever it is: it may be the head, and it
 // is a proof for all that have seen it (see Position.in). If it is a tombstone, the batch that
 // finds it at the swept revision removes it, when compacted has passed it.
+//
+// All that goes for parts, too: a watch at compacted delivers a whole transaction. The swept
+// revision rises only to where the parts are known.
 func PlanSweep(from Sweepable, limit int) SweepPlan {
 	st := from.State
-	p := SweepPlan{Epoch: st.Head.Epoch, Compacted: st.Compacted, Swept: st.Compacted}
-	looked := 0
+	p := SweepPlan{Epoch: st.Head.Epoch, Compacted: st.Compacted, Swept: st.Swept}
+	upto, looked := st.Compacted, 0
+	if from.Cut != 0 {
+		upto = min(upto, from.Cut-1)
+	}
 	for _, r := range from.Rows {
-		if r.Revision > st.Swept {
+		if r.ID > st.Swept {
+			if r.ID > upto {
+				break
+			}
 			if looked++; looked > limit {
 				break
 			}
-			p.Swept = r.Revision
-			if r.Prev > 0 {
-				p.Revisions = append(p.Revisions, r.Prev)
-			}
+			p.Swept = r.ID
 		}
-		if r.Deleted && r.Revision < st.Compacted {
-			p.Revisions = append(p.Revisions, r.Revision)
-		}
+		p.remove(r, st)
 	}
 	if looked < limit {
-		p.Swept = st.Compacted
+		p.Swept = max(upto, st.Swept)
+	}
+	for _, r := range from.Parts {
+		if r.ID.Revision() <= p.Swept {
+			p.remove(r, st)
+		}
 	}
 	p.Done = p.Swept == st.Compacted
 	p.Moves = p.Swept > st.Swept
@@ -272,6 +287,18 @@ func PlanSweep(from Sweepable, limit int) SweepPlan {
 		p.Forget = below
 	}
 	return p
+}
+
+// remove removes what nobody needs when a row has been looked at: the row that it replaced, and the
+// row itself, if it stands for nothing.
+func (p *SweepPlan) remove(r SweepRow, st State) {
+	at := r.ID.Revision()
+	if at > st.Swept && r.Prev != 0 {
+		p.Rows = append(p.Rows, r.Prev)
+	}
+	if r.Deleted && at < st.Compacted {
+		p.Rows = append(p.Rows, r.ID)
+	}
 }
 
 // ForgetAborted returns the revision below which aborted tokens can be forgotten, in state st. With

@@ -308,14 +308,14 @@ func TestPlanSweep(t *testing.T) {
 	} {
 		from := Sweepable{State: ruled, Rows: tc.rows, Aborted: tc.aborted}
 		p := PlanSweep(from, 3)
-		if !slices.Equal(p.Revisions, tc.revisions) || p.Swept != tc.swept ||
+		if !slices.Equal(p.Rows, tc.revisions) || p.Swept != tc.swept ||
 			p.Done != (tc.swept == 50) || !p.Moves ||
 			(p.Forget == 50) != tc.forget || (p.Forget == 0) == tc.forget || p.Epoch != 2 ||
 			p.Empty() {
 			t.Errorf("%s: %+v", tc.name, p)
 		}
 		from.State.Swept = 50
-		from.Rows = slices.DeleteFunc(from.Rows, func(r SweepRow) bool { return r.Revision < 50 })
+		from.Rows = slices.DeleteFunc(from.Rows, func(r SweepRow) bool { return r.ID < 50 })
 		if p := PlanSweep(from, 3); p.Empty() == tc.forget || p.Swept != 50 || p.Moves {
 			t.Errorf("%s, at the end: %+v", tc.name, p)
 		}
@@ -330,41 +330,56 @@ func TestSweepsMeet(t *testing.T) {
 		seed := rand.Uint64()
 		rng := rand.New(rand.NewPCG(seed, 0))
 		log := []SweepRow{{1, 0, true}}
-		gone := map[Revision]bool{}
-		live := map[int]Revision{}
+		gone := map[RowID]bool{}
+		live := map[int]RowID{}
 		st := State{Head: Position{Epoch: 1, Revision: 1}}
 		var plans []SweepPlan
 		plan := func(limit int) {
 			from := Sweepable{State: st}
 			for _, r := range log {
-				if r.Revision >= st.Swept && r.Revision <= st.Compacted && !gone[r.Revision] &&
-					len(from.Rows) <= limit {
+				at := r.ID.Revision()
+				switch {
+				case at < st.Swept || at > st.Compacted || gone[r.ID]:
+				case r.ID > 0 && len(from.Rows) <= limit:
 					from.Rows = append(from.Rows, r)
+				case r.ID < 0 && from.Cut == 0:
+					from.Parts = append(from.Parts, r)
+					if len(from.Parts) >= 2*limit && at > st.Swept+1 {
+						from.Cut = at
+					}
 				}
 			}
 			plans = append(plans, PlanSweep(from, limit))
 		}
 		sweep := func(p SweepPlan) {
-			for _, r := range p.Revisions {
+			for _, r := range p.Rows {
 				gone[r] = true
 			}
 			st.Swept = max(st.Swept, p.Swept)
 		}
 		needed := func(r SweepRow) bool {
 			replaced := slices.ContainsFunc(log, func(by SweepRow) bool {
-				return by.Prev == r.Revision && by.Revision <= st.Compacted
+				return by.Prev == r.ID && by.ID.Revision() <= st.Compacted
 			})
-			return r.Revision >= st.Compacted && !replaced || !r.Deleted && !replaced
+			return r.ID.Revision() >= st.Compacted && !replaced || !r.Deleted && !replaced
+		}
+		write := func(key, part int) {
+			r := SweepRow{IDOf(st.Head.Revision, part), live[key], live[key] != 0 && rng.IntN(2) == 0}
+			log = append(log, r)
+			if live[key] = r.ID; r.Deleted {
+				live[key] = 0
+			}
 		}
 		for range 200 {
 			switch rng.IntN(6) {
-			case 0, 1, 2:
-				key := rng.IntN(4)
+			case 0, 1:
 				st.Head.Revision++
-				r := SweepRow{st.Head.Revision, live[key], live[key] > 0 && rng.IntN(2) == 0}
-				log = append(log, r)
-				if live[key] = r.Revision; r.Deleted {
-					live[key] = 0
+				write(rng.IntN(4), 0)
+			case 2: // a transaction
+				st.Head.Revision++
+				keys := rng.Perm(4)[:2+rng.IntN(3)]
+				for i, key := range keys {
+					write(key, (i+1)%len(keys))
 				}
 			case 3:
 				st, _ = CompactTo(st, st.Compacted+Revision(rng.IntN(5)))
@@ -376,7 +391,7 @@ func TestSweepsMeet(t *testing.T) {
 				}
 			}
 			for _, r := range log {
-				if gone[r.Revision] && needed(r) {
+				if gone[r.ID] && needed(r) {
 					t.Fatalf("seed %d: %+v is gone in %+v", seed, r, st)
 				}
 			}
@@ -390,8 +405,8 @@ func TestSweepsMeet(t *testing.T) {
 			}
 		}
 		for _, r := range log {
-			if gone[r.Revision] == needed(r) {
-				t.Fatalf("seed %d: %+v is gone: %t, in %+v", seed, r, gone[r.Revision], st)
+			if gone[r.ID] == needed(r) {
+				t.Fatalf("seed %d: %+v is gone: %t, in %+v", seed, r, gone[r.ID], st)
 			}
 		}
 	}
@@ -414,10 +429,10 @@ func TestDecide(t *testing.T) {
 	unreadable := Errorf(Data, "unreadable")
 	outcomes, n := Decide(mutations, 10, &Found{
 		Current: func(k Key) Current {
-			return map[Key]Current{"a": {Revision: 5, Create: 4, Version: 2, Lease: 9},
-				"lost": {Revision: 3, Create: 1}, "any": {Revision: 6, Create: 6, Version: 1},
-				"has": {Revision: 9}, "large": {Revision: 2}, "unreadable": {Revision: 1},
-				"any deleted": {Revision: 8, Create: 7, Version: 2, Lease: 5}}[k]
+			return map[Key]Current{"a": {ID: 5, Create: 4, Version: 2, Lease: 9},
+				"lost": {ID: 3, Create: 1}, "any": {ID: 6, Create: 6, Version: 1},
+				"has": {ID: 9}, "large": {ID: 2}, "unreadable": {ID: 1},
+				"any deleted": {ID: 8, Create: 7, Version: 2, Lease: 5}}[k]
 		},
 		Held: func(l Lease) bool { return l == 3 },
 		Removed: func(m *Mutation, at Revision) ([]byte, bool, error) {

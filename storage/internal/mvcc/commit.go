@@ -49,6 +49,18 @@ func (s *Engine) ApplyAll(ctx context.Context, ms []contract.Mutation) (outcomes
 	return outcomes, errs
 }
 
+// Transact writes mutations of different keys at one revision, which it returns: all of them, or
+// none. They may name one condition, in the first one. Its errors are those of Apply. What does not
+// fit into one group is a *[contract.LimitError].
+func (s *Engine) Transact(ctx context.Context, ms []contract.Mutation) (contract.Revision, error) {
+	w, err := s.enqueue(ctx, ms[0], ms[1:]...)
+	if err != nil {
+		return 0, err
+	}
+	o, err := s.answered(ctx, w)
+	return o.Revision, err
+}
+
 // answered waits until a queued write is done.
 func (s *Engine) answered(ctx context.Context, w *write) (contract.Outcome, error) {
 	select {
@@ -68,41 +80,78 @@ func (s *Engine) answered(ctx context.Context, w *write) (contract.Outcome, erro
 	}
 }
 
-// enqueue checks everything that could make a whole group fail, and queues.
-func (s *Engine) enqueue(ctx context.Context, m contract.Mutation) (*write, error) {
+// enqueue checks everything that could make a whole group fail, and queues a mutation, or several
+// as a transaction.
+func (s *Engine) enqueue(ctx context.Context, m contract.Mutation,
+	rest ...contract.Mutation) (*write, error) {
+	w := &write{m: m, rest: slices.Clone(rest), arrived: time.Now(), done: make(chan struct{})}
+	if err := s.prepare(ctx, w, &w.m); err != nil {
+		return nil, err
+	}
+	for i := range w.rest {
+		if err := s.prepare(ctx, w, &w.rest[i]); err != nil {
+			return nil, err
+		}
+	}
+	if len(rest) > 0 {
+		if err := s.checkTransaction(w); err != nil {
+			return nil, err
+		}
+	}
+	return w, s.queue.put(ctx, w)
+}
+
+// checkTransaction refuses what does not fit into one group, or names a key twice.
+func (s *Engine) checkTransaction(w *write) error {
+	most := min(s.limits.GroupMutations, contract.MaxParts+1)
+	if n := 1 + len(w.rest); n > most {
+		return &contract.LimitError{What: "transaction", Bytes: n, Limit: most, Keys: true}
+	}
+	if w.bytes > s.limits.GroupBytes {
+		return &contract.LimitError{What: "transaction", Bytes: w.bytes, Limit: s.limits.GroupBytes}
+	}
+	keys := map[contract.Key]bool{w.m.Key: true}
+	for i := range w.rest {
+		if m := &w.rest[i]; keys[m.Key] || m.If != nil {
+			return fmt.Errorf("a transaction writes the key %q twice, or has several conditions",
+				string(m.Key))
+		}
+		keys[w.rest[i].Key] = true
+	}
+	return nil
+}
+
+// prepare checks a mutation of a write, and completes it.
+func (s *Engine) prepare(ctx context.Context, w *write, m *contract.Mutation) error {
 	switch {
 	case m.Key == "":
-		return nil, errors.New("a key cannot be empty")
+		return errors.New("a key cannot be empty")
 	case len(m.Key) > s.limits.KeyBytes:
-		return nil, &contract.LimitError{What: "key", Bytes: len(m.Key), Limit: s.limits.KeyBytes}
+		return &contract.LimitError{What: "key", Bytes: len(m.Key), Limit: s.limits.KeyBytes}
 	case m.If.Bytes() > s.limits.ValueBytes:
-		return nil, &contract.LimitError{What: "condition", Bytes: m.If.Bytes(),
+		return &contract.LimitError{What: "condition", Bytes: m.If.Bytes(),
 			Limit: s.limits.ValueBytes}
 	case len(m.Value) > s.limits.ValueBytes:
-		return nil, &contract.LimitError{What: "value", Bytes: len(m.Value), Limit: s.limits.ValueBytes}
+		return &contract.LimitError{What: "value", Bytes: len(m.Value), Limit: s.limits.ValueBytes}
 	case m.Delete && m.Expect == 0:
-		return nil, &contract.ConflictError{Key: m.Key}
+		return &contract.ConflictError{Key: m.Key}
 	case m.Expect < contract.Any || m.TTL < 0 || m.Lease < 0:
-		return nil, fmt.Errorf("a revision, a time to live and a lease are not negative: %d, %s, "+
+		return fmt.Errorf("a revision, a time to live and a lease are not negative: %d, %s, "+
 			"%d", m.Expect, m.TTL, m.Lease)
 	case m.Lease != 0 && (m.TTL != 0 || m.Delete):
-		return nil, errors.New("what is attached to a lease is a key that has no time to live")
+		return errors.New("what is attached to a lease is a key that has no time to live")
 	case m.Expect == contract.Any && m.HasPrev:
-		return nil, errors.New("nobody knows the previous value of a write that expects any state")
+		return errors.New("nobody knows the previous value of a write that expects any state")
 	}
 	if m.Value == nil && !m.Delete {
 		m.Value = []byte{} // its row and its event say that it exists
 	}
-	if err := s.checkQuota(ctx, &m); err != nil {
-		return nil, err
+	if m.Era == 0 {
+		m.Era = s.hub.presentEra()
 	}
 	// A previous value is held as long as the group is, and then by the event.
-	bytes := len(m.Key) + len(m.Value) + len(m.PrevValue) + m.If.Bytes()
-	w := &write{m: m, bytes: bytes, arrived: time.Now(), done: make(chan struct{})}
-	if w.m.Era == 0 {
-		w.m.Era = s.hub.presentEra()
-	}
-	return w, s.queue.put(ctx, w)
+	w.bytes += len(m.Key) + len(m.Value) + len(m.PrevValue) + m.If.Bytes()
+	return s.checkQuota(ctx, m)
 }
 
 // commitLoop is the committer: one group at a time. While one commits, the next one gathers.
@@ -184,6 +233,12 @@ func (s *Engine) commitGroup(writes []*write) {
 		for i, w := range writes {
 			g.Mutations[i] = &w.m
 		}
+		if rest := writes[0].rest; len(rest) > 0 { // it is the only one
+			g.Whole, g.Token = true, contract.NewTransactionToken(len(rest))
+			for i := range rest {
+				g.Mutations = append(g.Mutations, &rest[i])
+			}
+		}
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.Timeout)
 		s.tailer.groupBegins()
@@ -195,7 +250,7 @@ func (s *Engine) commitGroup(writes []*write) {
 		cancel()
 		if err == nil {
 			s.metrics.committed(len(writes), time.Since(began), res.LockWait)
-			s.finish(res, writes)
+			s.finish(g, res, writes)
 			return
 		}
 		s.tailer.groupEnds()
@@ -271,10 +326,17 @@ var ErrOtherEra = contract.Errorf(contract.Unavailable, "what was read before ma
 	"nothing was written: read again")
 
 // ofEra returns the writes that can be done in the era, and answers the others: the revision that
-// they expect may belong to a lost history, and another state may have it in this one. A write that
-// expects no revision depends on no read: what its condition compares is read when it is decided.
+// they expect, or since which ranges of keys have to be untouched, may belong to a lost history,
+// and another state may have it in this one. A write that names no revision depends on no read:
+// what its condition compares is read when it is decided.
 func ofEra(writes []*write, era contract.Era) []*write {
-	over := func(w *write) bool { return w.m.Expect > 0 && w.m.Era != era }
+	depends := func(m *contract.Mutation) bool {
+		return m.Expect > 0 || m.If != nil && m.If.Since > 0
+	}
+	over := func(w *write) bool {
+		return depends(&w.m) && w.m.Era != era || slices.ContainsFunc(w.rest,
+			func(m contract.Mutation) bool { return depends(&m) && m.Era != era })
+	}
 	if !slices.ContainsFunc(writes, over) {
 		return writes
 	}
@@ -298,27 +360,27 @@ func ofEra(writes []*write, era contract.Era) []*write {
 const answersAtOnce = 8
 
 // finish hands the group's events to the hub, then answers the writers.
-func (s *Engine) finish(res *contract.GroupResult, writes []*write) {
+func (s *Engine) finish(g *contract.Group, res *contract.GroupResult, writes []*write) {
 	s.served.Answered(res.Time)
-	events := make([]*Event, 0, len(writes))
+	events := make([]*Event, 0, len(g.Mutations))
 	var soonest time.Duration
-	for i, w := range writes {
+	for i, m := range g.Mutations {
 		o := &res.Outcomes[i]
 		if !o.Accepted {
 			continue
 		}
-		e := &Event{Key: w.m.Key, Revision: o.Revision, Prev: o.Prev, Create: o.Create,
-			Version: o.Version, Lease: o.Lease, Deleted: w.m.Delete}
+		e := &Event{Key: m.Key, Revision: o.Revision, Prev: o.Prev, Create: o.Create,
+			Version: o.Version, Lease: o.Lease, Deleted: m.Delete}
 		switch {
-		case w.m.Delete && !w.m.HasPrev:
+		case m.Delete && !m.HasPrev:
 			e.prevKnown, e.prevValue, e.prevLease = o.PrevValue != nil, o.PrevValue, o.Lease
-		case w.m.HasPrev:
-			e.prevKnown, e.prevValue, e.prevLease = true, w.m.PrevValue, w.m.PrevLease
+		case m.HasPrev:
+			e.prevKnown, e.prevValue, e.prevLease = true, m.PrevValue, m.PrevLease
 		}
-		if !w.m.Delete {
-			e.Value = w.m.Value
+		if !m.Delete {
+			e.Value = m.Value
 		}
-		if expiry := w.m.Expiry(res.Time); expiry > 0 {
+		if expiry := m.Expiry(res.Time); expiry > 0 {
 			left := max(time.UnixMicro(expiry).Sub(res.Time), time.Microsecond)
 			if soonest == 0 || left < soonest {
 				soonest = left
@@ -345,18 +407,40 @@ func (s *Engine) finish(res *contract.GroupResult, writes []*write) {
 		if i%answersAtOnce == 0 {
 			runtime.Gosched()
 		}
-		switch o := &res.Outcomes[i]; {
+		o, key := &res.Outcomes[i], w.m.Key
+		if g.Whole {
+			reason := refusing(g, res.Outcomes)
+			o, key = &res.Outcomes[reason], g.Mutations[reason].Key
+		}
+		switch {
 		case o.Accepted:
 			w.answer(*o, nil)
 		case o.Err != nil:
 			w.answer(contract.Outcome{}, o.Err)
 		default:
-			w.answer(contract.Outcome{}, &contract.ConflictError{Key: w.m.Key, Current: o.Revision})
+			w.answer(contract.Outcome{}, &contract.ConflictError{Key: key, Current: o.Revision})
 		}
 	}
 	if soonest > 0 {
 		s.reapIn(soonest)
 	}
+}
+
+// refusing returns which mutation of a transaction is the reason to refuse it, 0 if none is. What
+// its writer has not found as it is comes before all else: if the writer reads again, perhaps it
+// writes something else.
+func refusing(g *contract.Group, outcomes []contract.Outcome) (reason int) {
+	for i := range outcomes {
+		o := &outcomes[i]
+		switch {
+		case errors.Is(o.Err, contract.ErrCondition),
+			!o.Accepted && !g.Mutations[i].Expects(o.Revision):
+			return i
+		case o.Err != nil && outcomes[reason].Err == nil:
+			reason = i
+		}
+	}
+	return reason
 }
 
 // resolve finds out what became of a group whose commit did not return, and answers the writers,
@@ -401,6 +485,10 @@ func (s *Engine) resolve(g *contract.Group, writes []*write, cause error) bool {
 	}
 	s.tailer.wakeFor(r.State.Head.Revision)
 	s.announcer.tell(s, r.State.Head.Revision)
+	if g.Whole { // the last row is there, so all were written
+		writes[0].answer(contract.Outcome{Accepted: true, Revision: own.Revision}, nil)
+		return true
+	}
 	// The group's rows say which mutations were accepted. Rows that were replaced may have been
 	// swept if compaction has come so far.
 	complete := r.State.Compacted <= g.Seen.Revision

@@ -35,7 +35,7 @@ func TestMergeReplaced(t *testing.T) {
 		var old, more, want []contract.Replaced
 		few := 1 + rng.IntN(100)
 		for i := range rng.IntN(200) {
-			r := contract.Replaced{Key: contract.Key(fmt.Sprintf("%03d", i)), Revision: contract.Revision(rng.Int64())}
+			r := contract.Replaced{Key: contract.Key(fmt.Sprintf("%03d", i)), ID: contract.RowID(rng.Int64())}
 			if rng.IntN(100) < few {
 				old = append(old, r)
 			} else {
@@ -101,7 +101,7 @@ func BenchmarkDelta(b *testing.B) {
 	changes := func(q contract.ReplacedQuery) []contract.Replaced {
 		var r []contract.Replaced
 		for _, k := range shuffled[q.After-1 : q.Upto-1] {
-			r = append(r, contract.Replaced{Key: k, Revision: 1})
+			r = append(r, contract.Replaced{Key: k, ID: 1})
 		}
 		return r
 	}

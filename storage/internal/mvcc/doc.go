@@ -16,15 +16,15 @@
 //
 // Five tables (the SQL is in the migrations of each database):
 //
-//   - log: append-only, primary key revision. Key, the revision that this one replaced (0 for a
+//   - log: append-only, primary key revision. Key, the row that this one replaced (0 for a
 //     creation, also for a re-creation after a deletion), the creation revision, the version (the
 //     number of writes since the creation), the lease (0 for none), the group's token, the time in
 //     the database's clock, deleted or not, and last the value. The newest row is the head.
 //     Compaction never removes it, nor the row at the compacted revision. Rows with an empty key
 //     are markers: they hold a revision and no event. The migration writes the first one (revision
-//     1), a fence writes the others.
-//   - live: one row per existing key: its newest revision, its creation revision, its version, its
-//     lease, its expiry.
+//     1), a fence writes the others. Several rows may have one revision; see below.
+//   - live: one row per existing key: its newest row of the log, its creation revision, its
+//     version, its lease, its expiry.
 //   - lease: one row per lease: its time to live, and when it lapses; see lease.go
 //     of the contract. A write that
 //     attaches no key to a lease does not read it.
@@ -33,6 +33,42 @@
 //   - aborted: tokens of groups that were declared "not done" after an unknown outcome, each with
 //     the revision that its group had seen. When compaction has passed that revision, the sweep
 //     removes it.
+//
+// # Transactions
+//
+// A transaction changes several keys at one revision, as in etcd. Its rows share the revision. One
+// of them, the last, is the row at that revision, like that of any other write. The others, its
+// parts, have negative numbers in the place of a revision, of which the real one can be calculated
+// ([contract.RowID]). The last row's token says how many there are.
+//
+// Why that is right: all that the invariants compare is the row at a revision, its token, and that
+// there is one such row for each revision. That is as it was before. A part is committed with the
+// last row of its transaction, in one transaction of the database. So whoever sees the head sees
+// all parts up to it. Three things have to hold besides:
+//
+//   - Nobody is shown a part of a transaction. States at a revision have all its rows or none,
+//     since the part's revision is compared, and no revision lies in between. A piece of the log
+//     has the parts, or lacks the whole transaction (parts.go), and nothing that is delivered ends
+//     within one: neither the ring, nor a batch, nor a response of etcd's API. A position, a
+//     progress and a boundary are revisions, and so they lie between transactions.
+//   - Nothing is lost for a reader of the log. A part is swept only when it is of no use to a state
+//     or a watch from compacted on, as any row; and a reader that does not find all parts knows it,
+//     and takes the revision for missing. A transaction's last row may be swept before its parts,
+//     which may be live for ever. Then its revision is below compacted, where nobody reads the log.
+//   - It is written as a whole. It is a group by itself, which [contract.DecideGroup] accepts or
+//     refuses as a whole. If the outcome is unknown, the last row, which has its token, tells that
+//     all of it was done.
+//
+// What a transaction demands ([contract.Condition]) is compared under the commit lock, like what a
+// single write demands. Keys are compared by what they are. Ranges are not read there, since that
+// would take as long as they are large, and all writers would wait: it is asked instead whether
+// anything was written in them since they were read.
+//
+// Another layout was thought of: the rows take consecutive revisions, each with its distance to the
+// last one, and clients see the last one. Then a revision that a client has calculated may lie
+// within a transaction, and every read, watch and compaction would have to find out; expectations
+// and creation revisions would have two meanings; every write would pay two columns; and revisions
+// would rise by more than one. Numbers that no client sees need none of that.
 //
 // # Several stores in one database
 //
@@ -79,10 +115,10 @@
 // [contract.CheckGroup]); accept, per key, the first mutation in order of arrival whose expectation
 // holds and whose lease, if it has one, has not ended (see [contract.Decide]; some mutations must
 // be the only one of their key in a group, and one that compares other keys, as
-// [contract.Condition] says, must be the only one at all; the queue ensures that); number the
-// accepted ones densely after the head; write their log and live rows; commit. Then it hands the
-// events to the hub, has the new head announced to the other processes ([contract.Notifier]), and
-// answers the writers. No commit waits for an announcement.
+// [contract.Condition] says, must be the only one at all, and so must a transaction; the queue
+// ensures that); number the accepted ones densely after the head; write their log and live rows;
+// commit. Then it hands the events to the hub, has the new head announced to the other processes
+// ([contract.Notifier]), and answers the writers. No commit waits for an announcement.
 //
 // # The walk of one event
 //
@@ -96,10 +132,11 @@
 //
 // # The invariants, and why they hold
 //
-// I1 One history: revision order is commit order, revisions are dense, and nobody sees n+1 without
-// being able to see n. A group reads the head after it has taken the commit lock, by a statement
-// whose snapshot is younger than the lock, and holds the lock until its commit is visible. So the
-// next group starts from it. log's primary key is the second safeguard.
+// I1 One history: revision order is commit order, revisions are dense, nobody sees n+1 without
+// being able to see n, and nobody sees a part of n without the rest. A group reads the head after
+// it has taken the commit lock, by a statement whose snapshot is younger than the lock, and holds
+// the lock until its commit is visible. So the next group starts from it. log's primary key is the
+// second safeguard.
 //
 // I2 Nothing acknowledged is lost, nothing refused is applied later. Writers are answered after the
 // database's commit returned. If it did not return, the committer looks for the group's token under

@@ -512,14 +512,18 @@ func (s *Engine) again(ctx context.Context, f func(context.Context) (contract.St
 		backoff.WithBackOff(contract.RetryPolicy()), backoff.WithMaxElapsedTime(s.cfg.RetryFor))
 }
 
-// tail reads the log for a watcher.
-func (s *Engine) tail(ctx context.Context, from contract.Revision, limit int, prev contract.Prev) (*contract.Tail, error) {
+// tail reads the log from a revision on, for who has seen everything up to a revision: at most
+// limit revisions, with all rows of each; see parts.go. More tells whether there may be others.
+func (s *Engine) tail(ctx context.Context, seen, from contract.Revision, limit int,
+	prev contract.Prev) (*contract.Tail, error) {
 	var t *contract.Tail
 	_, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		if t, err = s.b.Tail(ctx, from, limit, prev); err != nil {
 			return st, err
 		}
-		return t.State, nil
+		t.More = t.More || len(t.Rows) == limit
+		st = t.State
+		return st, s.addParts(ctx, t, seen, prev)
 	})
 	return t, err
 }

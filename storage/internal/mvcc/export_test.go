@@ -36,7 +36,7 @@ func Poll(ctx context.Context, f func() bool) error {
 
 // TailOf reads the log itself.
 func TailOf(ctx context.Context, s *Engine, from contract.Revision, limit int) (*contract.Tail, error) {
-	return s.tail(ctx, from, limit, contract.PrevOfDeletions)
+	return s.tail(ctx, 0, from, limit, contract.PrevOfDeletions)
 }
 
 // WaitAttached waits until a watcher follows the ring.

@@ -13,9 +13,11 @@ import (
 // read only.
 type Event struct {
 	Key contract.Key
-	// Revision is the event's own revision; Prev the one that it replaced, 0 if it created the key;
-	// Create the one that created the key.
-	Revision, Prev, Create contract.Revision
+	// Revision is the event's own revision, which all events of a transaction have; Create the one
+	// that created the key.
+	Revision, Create contract.Revision
+	// Prev is the row that it replaced, 0 if it created the key.
+	Prev contract.RowID
 	// Version counts the writes of the key since its creation, this one included. Lease is what the
 	// key is attached to, or was if it was deleted.
 	Version int64
@@ -86,7 +88,8 @@ func eventOf(r *contract.Row) *Event {
 // hub holds the newest events and knows who waits for them.
 //
 // The ring is the events in (ringStart, delivered], in order. It is append-only: eviction re-slices
-// it and never overwrites an element, so a piece of it may be read without the lock.
+// it and never overwrites an element, so a piece of it may be read without the lock. It has
+// transactions as a whole.
 //
 // Watchers that keep up are attached: a bucket per watched range finds them by an event's key in a
 // few map look-ups, however many watchers there are, and a watcher that nothing concerns is never
@@ -270,9 +273,20 @@ func (h *hub) evictLocked() {
 		h.ringBytes -= h.ring[n].bytes
 		n++
 	}
+	for whole := wholeTo(h.ring, n); n < whole; n++ {
+		h.ringBytes -= h.ring[n].bytes
+	}
 	h.ringStart = h.ring[n-1].Revision
 	// A copy lets go of the evicted events' memory.
 	h.ring = append(make([]*Event, 0, h.limits.Events/4+len(h.ring)-n), h.ring[n:]...)
+}
+
+// wholeTo returns n, or more if the first n events would end within a transaction.
+func wholeTo(events []*Event, n int) int {
+	for n > 0 && n < len(events) && events[n].Revision == events[n-1].Revision {
+		n++
+	}
+	return n
 }
 
 // grew counts a previous value that was read only now, if the ring holds its event.
@@ -280,6 +294,9 @@ func (h *hub) grew(e *Event, bytes int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	i := sort.Search(len(h.ring), func(i int) bool { return h.ring[i].Revision >= e.Revision })
+	for i < len(h.ring) && h.ring[i] != e && h.ring[i].Revision == e.Revision {
+		i++
+	}
 	if i < len(h.ring) && h.ring[i] == e {
 		e.bytes += bytes
 		h.ringBytes += bytes

@@ -76,7 +76,12 @@ type model struct {
 	entries []entry
 }
 
-func (m *model) head() contract.Revision { return m.first + contract.Revision(len(m.entries)) }
+func (m *model) head() contract.Revision {
+	if len(m.entries) == 0 {
+		return m.first
+	}
+	return m.entries[len(m.entries)-1].revision
+}
 
 // state is the newest entry per existing key, at a revision.
 func (m *model) state(at contract.Revision) map[contract.Key]entry {
@@ -122,18 +127,30 @@ func (e entry) String() string {
 
 func eventString(e *mvcc.Event) string {
 	return entry{revision: e.Revision, key: e.Key, deleted: e.Deleted, value: string(e.Value),
-		prev: e.Prev}.String()
+		prev: e.Prev.Revision()}.String()
 }
 
-// attempt is a write that was tried in a burst.
+// attempt is a write that was tried in a burst: of one key, or a transaction.
 type attempt struct {
-	m        contract.Mutation
+	ms       []contract.Mutation
 	revision contract.Revision
 	err      error
 }
 
-// TestModel drives two stores over one database with random writes in concurrent bursts, gets,
-// lists, pages, watches, compactions and reopenings, and compares everything with the model.
+// fits tells whether the expectations of the attempt hold in a state, and its condition is met. The
+// entries are those since the revision at which it was made.
+func (a *attempt) fits(state map[contract.Key]entry, since []entry) (expected, wanted bool) {
+	expected = !slices.ContainsFunc(a.ms, func(m contract.Mutation) bool {
+		return m.Expect != contract.Any && state[m.Key].revision != m.Expect
+	})
+	c := a.ms[0].If
+	return expected, c == nil || met(c, state) == c.Hold &&
+		!slices.ContainsFunc(since, func(e entry) bool { return e.revision > c.Since && c.Touches(e.key) })
+}
+
+// TestModel drives two stores over one database with random writes and transactions in concurrent
+// bursts, gets, lists, pages, watches, compactions and reopenings, and compares everything with the
+// model.
 // ROWKEEPER_MODEL_SEED repeats a run.
 func TestModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
@@ -246,6 +263,23 @@ func (r *modelRun) mutation(state map[contract.Key]entry) contract.Mutation {
 	return m
 }
 
+// transaction is made of mutations of different keys.
+func (r *modelRun) transaction(state map[contract.Key]entry) []contract.Mutation {
+	ms := []contract.Mutation{r.mutation(state)}
+	for range r.rng.IntN(5) {
+		m := r.mutation(state)
+		if m.If = nil; m.Expect != state[m.Key].revision {
+			if m.Expect = contract.Any; m.Delete {
+				continue
+			}
+		}
+		if !slices.ContainsFunc(ms, func(o contract.Mutation) bool { return o.Key == m.Key }) {
+			ms = append(ms, m)
+		}
+	}
+	return ms
+}
+
 // condition is one that mostly is met if nobody else changes the keys: of a key, or of a range.
 func (r *modelRun) condition(state map[contract.Key]entry) *contract.Condition {
 	c := &contract.Condition{Comparisons: make([]contract.Comparison, 1+r.rng.IntN(2))}
@@ -265,6 +299,11 @@ func (r *modelRun) condition(state map[contract.Key]entry) *contract.Condition {
 	if r.rng.IntN(4) == 0 {
 		c.Hold = !c.Hold
 	}
+	if r.rng.IntN(3) == 0 {
+		key := r.key()
+		c.Since = max(r.compacted, r.model.head()-contract.Revision(r.rng.IntN(3)), 1)
+		c.Untouched = []contract.Span{{Start: key, End: key + "\x00"}, {Start: "/a/y/", End: "/b/x/3"}}
+	}
 	return c
 }
 
@@ -274,7 +313,7 @@ func met(c *contract.Condition, state map[contract.Key]entry) bool {
 		some, misfit := false, false
 		for key, e := range state {
 			if key >= c.Start && key < c.End {
-				some, misfit = true, misfit || !c.Fits(contract.Current{Revision: e.revision},
+				some, misfit = true, misfit || !c.Fits(contract.Current{ID: e.revision},
 					[]byte(e.value))
 			}
 		}
@@ -288,8 +327,16 @@ func (r *modelRun) burst() {
 	var wg sync.WaitGroup
 	for i := range attempts {
 		a, s := &attempts[i], r.store()
-		a.m = r.mutation(state)
-		wg.Go(func() { a.revision, a.err = s.Commit(r.t.Context(), a.m) })
+		if a.ms = []contract.Mutation{r.mutation(state)}; r.rng.IntN(4) == 0 {
+			a.ms = r.transaction(state)
+		}
+		wg.Go(func() {
+			if len(a.ms) == 1 {
+				a.revision, a.err = s.Commit(r.t.Context(), a.ms[0])
+			} else {
+				a.revision, a.err = s.Transact(r.t.Context(), a.ms)
+			}
+		})
 	}
 	wg.Wait()
 	slices.SortStableFunc(attempts, func(a, b attempt) int { return int(a.revision - b.revision) })
@@ -304,17 +351,23 @@ func (r *modelRun) burst() {
 			r.t.Fatalf("a write has revision %d after the head %d: not dense", a.revision,
 				r.model.head())
 		}
-		if state[a.m.Key].revision != a.m.Expect {
-			r.t.Fatalf("%q at %d was written with the expectation %d", a.m.Key,
-				state[a.m.Key].revision, a.m.Expect)
+		expected, wanted := a.fits(state, r.model.entries)
+		if !expected {
+			r.t.Fatalf("%+v was written at %d where its expectation does not hold", a.ms, a.revision)
 		}
-		if a.m.If != nil && met(a.m.If, state) != a.m.If.Hold {
-			r.t.Fatalf("%q was written at %d although its condition was not met: %+v", a.m.Key,
-				a.revision, a.m.If)
+		if !wanted {
+			r.t.Fatalf("%+v was written at %d although its condition was not met: %+v", a.ms,
+				a.revision, a.ms[0].If)
 		}
-		r.model.entries = append(r.model.entries, entry{revision: a.revision, key: a.m.Key,
-			deleted: a.m.Delete, value: string(a.m.Value), prev: a.m.Expect})
+		for _, m := range a.ms {
+			r.model.entries = append(r.model.entries, entry{revision: a.revision, key: m.Key,
+				deleted: m.Delete, value: string(m.Value), prev: state[m.Key].revision})
+		}
 		states = append(states, r.model.state(r.model.head()))
+	}
+	// holds tells whether something was so all the time.
+	holds := func(f func(state map[contract.Key]entry) bool) bool {
+		return !slices.ContainsFunc(states, func(s map[contract.Key]entry) bool { return !f(s) })
 	}
 	for _, a := range attempts {
 		if a.err == nil {
@@ -324,24 +377,26 @@ func (r *modelRun) burst() {
 			continue // compaction has overtaken its process
 		}
 		if errors.Is(a.err, contract.ErrCondition) {
-			if !slices.ContainsFunc(states, func(s map[contract.Key]entry) bool {
-				return met(a.m.If, s) != a.m.If.Hold
-			}) {
-				r.t.Fatalf("%q was refused though its condition was met all the time since %d: %+v",
-					a.m.Key, before, a.m.If)
+			if holds(func(s map[contract.Key]entry) bool {
+				_, wanted := a.fits(s, r.model.entries)
+				return wanted
+			}) && a.ms[0].If.Since >= r.compacted {
+				r.t.Fatalf("%+v was refused though its condition was met all the time since %d: %+v",
+					a.ms, before, a.ms[0].If)
 			}
 			continue
 		}
 		var conflict *contract.ConflictError
 		if !errors.As(a.err, &conflict) {
-			r.t.Fatalf("write of %q: %v", a.m.Key, a.err)
+			r.t.Fatalf("write of %+v: %v", a.ms, a.err)
 		}
 		// A refusal is right if there was a moment in the burst when the expectation did not hold.
-		if !slices.ContainsFunc(states, func(s map[contract.Key]entry) bool {
-			return s[a.m.Key].revision != a.m.Expect
+		if holds(func(s map[contract.Key]entry) bool {
+			expected, _ := a.fits(s, nil)
+			return expected
 		}) {
-			r.t.Fatalf("%q was refused though it was at the expected revision %d all the time "+
-				"since %d", a.m.Key, a.m.Expect, before)
+			r.t.Fatalf("%+v was refused though it was at the expected revision all the time since %d",
+				a.ms, before)
 		}
 	}
 }
@@ -460,16 +515,23 @@ func (r *modelRun) watch() {
 	r.watches = append(r.watches, w)
 	go func() {
 		defer close(w.done)
+		told := w.after
 		for {
 			b, err := watch.Next(ctx)
 			w.mu.Lock()
-			w.err = err
+			if w.err = err; err == nil && len(b.Events) > 0 {
+				if b.Events[0].Revision <= told {
+					w.err = fmt.Errorf("a batch begins at %d after one that ends at %d",
+						b.Events[0].Revision, told)
+				}
+				told = max(told, b.Progress)
+			}
 			for _, e := range b.Events {
 				w.events = append(w.events, eventString(e))
 			}
-			reached := b.Requested
+			reached, failed := b.Requested, w.err != nil
 			w.mu.Unlock()
-			if err != nil || reached {
+			if failed || reached {
 				return
 			}
 		}

@@ -11,7 +11,9 @@ import (
 
 // write is a mutation on its way: queued, then taken into a group, then answered.
 type write struct {
-	m     contract.Mutation
+	m contract.Mutation
+	// rest are the other mutations of a transaction.
+	rest  []contract.Mutation
 	bytes int
 	// arrived is when it came.
 	arrived time.Time
@@ -22,6 +24,9 @@ type write struct {
 	// queue.mu until the write is taken.
 	dropped, taken bool
 }
+
+// single tells whether the write is a group by itself.
+func (w *write) single() bool { return w.m.If != nil || len(w.rest) > 0 }
 
 func (w *write) answer(o contract.Outcome, err error) {
 	w.outcome, w.err = o, err
@@ -105,7 +110,7 @@ func (q *queue) drop(w *write) bool {
 		w.dropped = true
 		q.count--
 		q.bytes -= w.bytes
-		w.m.Value, w.m.PrevValue = nil, nil
+		w.m.Value, w.m.PrevValue, w.rest = nil, nil, nil
 		q.roomLocked()
 	}
 	return true
@@ -140,9 +145,9 @@ func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
 
 // take waits for writes and returns as many as a group may have, in the order of arrival; nil when
 // the queue is closed and empty. A write that must not be in a group with another one of its key
-// stays, before all that came later. So does one with a condition, until it is the first: it is a
-// group of its own. Take waits until nearly as many are there as the last group had; see
-// [expected]. It does so no longer than the patience.
+// stays, before all that came later. So does one with a condition, or a transaction, until it is
+// the first: it is a group of its own. Take waits until nearly as many are there as the last group
+// had; see [expected]. It does so no longer than the patience.
 func (q *queue) take(patience time.Duration) []*write {
 	for {
 		q.await(1, nil)
@@ -167,7 +172,7 @@ func (q *queue) take(patience time.Duration) []*write {
 				q.forgetLocked(w)
 				continue
 			}
-			if keys.apart(w) || w.m.If != nil && len(group) > 0 {
+			if keys.apart(w) || w.single() && len(group) > 0 {
 				left = append(left, w)
 				continue
 			}
@@ -183,7 +188,7 @@ func (q *queue) take(patience time.Duration) []*write {
 			keys.add(w)
 			bytes += w.bytes
 			group = append(group, w)
-			if w.m.If != nil {
+			if w.single() {
 				i++
 				break
 			}

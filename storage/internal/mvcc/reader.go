@@ -204,10 +204,10 @@ func (r *source) Replaced(ctx context.Context, q contract.ReplacedQuery) ([]cont
 }
 
 // values reads rows of the log, as Backend.Values does, for a snapshot at a revision.
-func (r *source) values(ctx context.Context, at contract.Revision, revisions []contract.Revision) ([]contract.Row, error) {
+func (r *source) values(ctx context.Context, at contract.Revision, ids []contract.RowID) ([]contract.Row, error) {
 	var found []contract.Row
 	st, err := r.s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		found, st, err = r.s.b.Values(ctx, revisions)
+		found, st, err = r.s.b.Values(ctx, ids)
 		return st, err
 	})
 	if err == nil && st.Compacted > at {

@@ -196,26 +196,26 @@ type notReaped struct {
 // commit lock is taken, so that the committer knows their size and bounds its groups by it.
 func (s *Engine) reapSome(ctx context.Context, expired []contract.Expired,
 	era contract.Era) (looked int, not notReaped, err error) {
-	revisions := make([]contract.Revision, len(expired))
-	for i, e := range expired {
-		revisions[i] = e.Revision
+	ids := make([]contract.RowID, len(expired))
+	for i := range expired {
+		ids[i] = expired[i].ID()
 	}
 	opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	rows, _, err := s.b.Values(opCtx, revisions)
+	rows, _, err := s.b.Values(opCtx, ids)
 	cancel()
 	if err != nil && !ofOneKey(err) {
 		return 0, not, err
 	}
-	values := make(map[contract.Revision]*contract.Row, len(rows))
+	values := make(map[contract.RowID]*contract.Row, len(rows))
 	for i := range rows {
-		values[rows[i].Revision] = &rows[i]
+		values[rows[i].ID()] = &rows[i]
 	}
 	if err == nil && len(rows) > 0 {
 		// The values that the read has left out may be beyond its bound. They are asked for again,
 		// after the others.
 		n := 0
 		for i, e := range expired {
-			if values[e.Revision] != nil {
+			if values[e.ID()] != nil {
 				expired[n], expired[i] = e, expired[n]
 				n++
 			}
@@ -237,12 +237,12 @@ func (s *Engine) reapSome(ctx context.Context, expired []contract.Expired,
 		case row == nil || row.Revision != e.Revision:
 			return 1, notReaped{left: expired}, nil // renewed, or deleted by another process
 		}
-		values[e.Revision] = row
+		values[e.ID()] = row
 	}
 	writes := make([]*write, 0, len(expired))
 	for _, e := range expired {
 		w, err := s.enqueue(ctx, contract.Mutation{Key: e.Key, Expect: e.Revision, Era: era, Delete: true,
-			PrevValue: values[e.Revision].Value, PrevLease: values[e.Revision].Lease,
+			PrevValue: values[e.ID()].Value, PrevLease: values[e.ID()].Lease,
 			HasPrev: true})
 		if err != nil {
 			return 0, not, err

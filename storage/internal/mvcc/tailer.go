@@ -227,7 +227,7 @@ func (t *tailer) catchUp(ctx context.Context) error {
 	for {
 		from := s.hub.position()
 		limit := t.piece.rows(s.cfg.TailRows)
-		tail, err := s.tail(ctx, from.Revision, limit, contract.PrevOfDeletions)
+		tail, err := s.tail(ctx, from.Revision, from.Revision, limit, contract.PrevOfDeletions)
 		if err != nil {
 			return err
 		}
@@ -246,7 +246,7 @@ func (t *tailer) catchUp(ctx context.Context) error {
 		if proven {
 			rows = rows[1:]
 		}
-		gap := missing(from.Revision, rows)
+		gap := missing(from.Revision, tail, rows)
 		switch {
 		case !proven, gap != 0 && gap <= tail.State.Compacted:
 			// Compaction has overtaken this process, as after a long pause. If a row is missing,
@@ -279,7 +279,7 @@ func (t *tailer) catchUp(ctx context.Context) error {
 			}
 			s.metrics.tailed(len(rows), tail.State.Now.Sub(rows[0].Time))
 		}
-		if len(tail.Rows) < limit && !tail.More {
+		if !tail.More {
 			return nil
 		}
 	}
@@ -334,12 +334,19 @@ func (p *pieceSize) saw(rows []contract.Row) {
 	p.mean = max(bytes/len(rows), 256)
 }
 
-// missing returns the first revision that the rows after a revision leave out, 0 if they are dense.
-func missing(after contract.Revision, rows []contract.Row) contract.Revision {
+// missing returns the first revision that a piece of the log leaves out, of which these are the
+// rows after a revision; 0 if it leaves out none. Parts of a transaction come before its last row.
+func missing(after contract.Revision, t *contract.Tail, rows []contract.Row) contract.Revision {
 	for i := range rows {
-		if want := after + contract.Revision(i) + 1; rows[i].Revision != want {
-			return want
+		if rows[i].Revision != after+1 {
+			return after + 1
 		}
+		if rows[i].Part == 0 {
+			after++
+		}
+	}
+	if !t.More && after < t.State.Head.Revision {
+		return after + 1
 	}
 	return 0
 }

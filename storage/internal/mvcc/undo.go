@@ -11,7 +11,7 @@ import (
 // current state (live) and the log; the state at R is found by undoing what happened since:
 //
 //	 the live rows not newer than R
-//	+ the rows that were current at R and were replaced by a row in (R, H]   (its Prev is in [1, R])
+//	+ the rows that were current at R and were replaced by a row in (R, H]   (its Prev is not later)
 //
 // where H is the head of the snapshot that the live rows were read in. The two parts are disjoint,
 // as a key's live row is newer than R if the key was written after R; and complete, as a key that
@@ -28,7 +28,7 @@ import (
 type undo struct {
 	reader
 	// values reads rows of the log.
-	values func(ctx context.Context, at contract.Revision, revisions []contract.Revision) ([]contract.Row, error)
+	values func(ctx context.Context, at contract.Revision, ids []contract.RowID) ([]contract.Row, error)
 }
 
 func (u *undo) link(next reader) reader { u.reader = next; return u }
@@ -118,7 +118,7 @@ func (u *undo) merge(ctx context.Context, page *RangeResult, undone []contract.R
 	if len(undone) == 0 {
 		return nil
 	}
-	old := oldRows{u: u, at: page.Revision, asked: undone, rows: map[contract.Revision]*contract.Row{}}
+	old := oldRows{u: u, at: page.Revision, asked: undone, rows: map[contract.RowID]*contract.Row{}}
 	page.KVs = make([]KeyValue, 0, min(len(kvs)+len(undone), o.Limit))
 	for i, j := 0, 0; (i < len(kvs) || j < len(undone)) && len(page.KVs) < o.Limit; {
 		if j == len(undone) || i < len(kvs) && kvs[i].Key < undone[j].Key {
@@ -153,7 +153,7 @@ type oldRows struct {
 	at contract.Revision
 	// asked are the rows that may be needed, in this order.
 	asked []contract.Replaced
-	rows  map[contract.Revision]*contract.Row
+	rows  map[contract.RowID]*contract.Row
 	// bytes is the size of the values that were read.
 	bytes int
 }
@@ -163,29 +163,29 @@ const oldPiece = 1_000
 
 // row returns the asked row j, or nil if it was not read yet and the values have reached ReadBytes.
 func (o *oldRows) row(ctx context.Context, j int) (*contract.Row, error) {
-	revision := o.asked[j].Revision
-	if row := o.rows[revision]; row != nil || o.bytes >= contract.ReadBytes {
+	id := o.asked[j].ID
+	if row := o.rows[id]; row != nil || o.bytes >= contract.ReadBytes {
 		return row, nil
 	}
-	var piece []contract.Revision
+	var piece []contract.RowID
 	for _, r := range o.asked[j:min(j+oldPiece, len(o.asked))] {
-		if o.rows[r.Revision] == nil {
-			piece = append(piece, r.Revision)
+		if o.rows[r.ID] == nil {
+			piece = append(piece, r.ID)
 		}
 	}
 	// A read that ends at its bound need not have come to this row.
-	for _, piece := range [][]contract.Revision{piece, {revision}} {
+	for _, piece := range [][]contract.RowID{piece, {id}} {
 		found, err := o.u.values(ctx, o.at, piece)
 		if err != nil {
 			return nil, err
 		}
 		for i := range found {
-			o.rows[found[i].Revision] = &found[i]
+			o.rows[found[i].ID()] = &found[i]
 			o.bytes += len(found[i].Value)
 		}
-		if row := o.rows[revision]; row != nil {
+		if row := o.rows[id]; row != nil {
 			return row, nil
 		}
 	}
-	return nil, contract.Damaged("the log has no row %d, which a snapshot at %d needs", revision, o.at)
+	return nil, contract.Damaged("the log has no row %d, which a snapshot at %d needs", id, o.at)
 }

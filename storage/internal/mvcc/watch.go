@@ -112,7 +112,8 @@ func (s *Engine) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 	return w, nil
 }
 
-// maxBatch and maxBatchBytes bound what a watcher holds of the ring.
+// maxBatch and maxBatchBytes bound what a watcher holds of the ring, but for the rest of a
+// transaction.
 const (
 	maxBatch      = 1_000
 	maxBatchBytes = 1 << 20
@@ -214,7 +215,7 @@ func batchOf(piece []*Event) int {
 	bytes := 0
 	for i, e := range piece {
 		if bytes += e.bytes; i == maxBatch || i > 0 && bytes > maxBatchBytes {
-			return i
+			return wholeTo(piece, i)
 		}
 	}
 	return len(piece)
@@ -259,13 +260,13 @@ func (w *Watcher) replay(ctx context.Context, cursor contract.Revision) (Batch, 
 	if tail.State.Head.Epoch != w.epoch || tail.State.Compacted > cursor+1 {
 		return Batch{}, contract.ErrCompacted
 	}
+	if gap := missing(cursor, tail, tail.Rows); gap != 0 {
+		return Batch{}, contract.Damaged("the log has no row %d, though it is neither compacted nor "+
+			"the newest", gap)
+	}
 	var events []*Event
 	for i := range tail.Rows {
 		r := &tail.Rows[i]
-		if r.Revision != cursor+1 {
-			return Batch{}, fmt.Errorf("the log has a gap after revision %d: the next row is %d",
-				cursor, r.Revision)
-		}
 		cursor = r.Revision
 		if e := eventOf(r); e != nil && w.rng.contains(e.Key) {
 			events = append(events, e)
@@ -296,7 +297,7 @@ func (w *Watcher) readLog(ctx context.Context, cursor contract.Revision) (*contr
 		return nil, err
 	}
 	defer end()
-	return s.tail(ctx, cursor+1, w.piece.rows(s.cfg.TailRows), w.prev)
+	return s.tail(ctx, cursor, cursor+1, w.piece.rows(s.cfg.TailRows), w.prev)
 }
 
 // RequestProgress makes Next return, perhaps without events, as soon as everything up to the
@@ -355,15 +356,15 @@ func (s *Engine) Previous(ctx context.Context, e *Event) (*KeyValue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &KeyValue{Key: e.Key, Revision: e.Prev, Create: e.Create, Version: e.Version - 1,
+	return &KeyValue{Key: e.Key, Revision: e.Prev.Revision(), Create: e.Create, Version: e.Version - 1,
 		Lease: lease, Value: value}, nil
 }
 
 // LoadPrevious reads, at once, what Previous will ask for of several events. Values that it cannot
 // find are left to Previous.
 func (s *Engine) LoadPrevious(ctx context.Context, events []*Event) error {
-	var asked []contract.Revision
-	by := map[contract.Revision]*Event{}
+	var asked []contract.RowID
+	by := map[contract.RowID]*Event{}
 	for _, e := range events {
 		if e.Prev == 0 {
 			continue
@@ -387,7 +388,7 @@ func (s *Engine) LoadPrevious(ctx context.Context, events []*Event) error {
 		return st, err
 	})
 	for i := range rows {
-		e := by[rows[i].Revision]
+		e := by[rows[i].ID()]
 		if err := e.prev.acquire(ctx); err != nil {
 			return err
 		}
@@ -413,7 +414,7 @@ func (s *Engine) previous(ctx context.Context, e *Event) ([]byte, contract.Lease
 	}
 	var rows []contract.Row
 	st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		rows, st, err = s.b.Values(ctx, []contract.Revision{e.Prev})
+		rows, st, err = s.b.Values(ctx, []contract.RowID{e.Prev})
 		return st, err
 	})
 	switch {

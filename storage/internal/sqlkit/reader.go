@@ -19,11 +19,11 @@ type Reader struct {
 	// member, if the store is one, hears of a server that is read-only, or refuses the user.
 	member interface{ leave() }
 
-	state, tail, get, getKeys, page, pageKeys, replaced, values Read
-	count, countUpTo, expired, firstAt, sweep, size             Read
-	leases, lapsing, attached, stateForKeys                     Read
-	attachedTo, countLeases                                     Read
-	usage, growth, quota, everywhere                            Read
+	state, tail, parts, get, getKeys, page, pageKeys, replaced, values Read
+	count, countUpTo, expired, firstAt, sweep, size                    Read
+	leases, lapsing, attached, stateForKeys                            Read
+	attachedTo, countLeases                                            Read
+	usage, growth, quota, everywhere                                   Read
 }
 
 // NewReader makes a Reader.
@@ -35,6 +35,7 @@ func NewReader(db Runner, s *Statements, lists *Lists) *Reader {
 		lists:    lists.line(),
 		state:    Read{What: "read the state", Class: Head, SQL: s.State, OneRow: true},
 		tail:     Read{What: "read the log", Class: Tail, SQL: s.Tail, Columns: 13},
+		parts:    Read{What: "read the log", Class: Tail, SQL: s.Parts, Columns: 13},
 		get:      Read{What: "read a key", Class: Single, SQL: s.Get, Columns: 8, OneRow: true},
 		getKeys:  Read{What: "read keys", Class: Single, SQL: s.GetKeys, Columns: 6},
 		page:     Read{What: "list keys", Class: List, SQL: s.Page, Columns: 6},
@@ -154,22 +155,35 @@ func inOrder[T any](rows []T, order func(a, b *T) int) {
 	}
 }
 
-// at is the bound of revisions for a snapshot; 0 stands for none.
-func at(r contract.Revision) int64 {
+// at returns the bounds of the IDs of rows for a snapshot; 0 stands for none.
+func at(r contract.Revision) (low, high int64) {
 	if r == 0 {
-		return math.MaxInt64
+		r = math.MaxInt64
 	}
-	return int64(r)
+	return int64(contract.Lowest(r)), int64(r)
 }
 
 func revision(c Cursor, column int) contract.Revision { return contract.Revision(c.Int(column)) }
+
+// place sets where a row is, of which a column has the ID.
+func place(r *contract.Row, c Cursor, column int) {
+	id := contract.RowID(c.Int(column))
+	r.Revision, r.Part = id.Revision(), id.Part()
+}
 
 func lease(c Cursor, column int) contract.Lease { return contract.Lease(c.Int(column)) }
 
 // keyRow reads the columns that come first where a read returns keys.
 func keyRow(c Cursor) contract.Row {
-	return contract.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2),
-		Version: c.Int(3), Lease: lease(c, 4)}
+	r := contract.Row{Key: c.Key(0), Create: revision(c, 2), Version: c.Int(3), Lease: lease(c, 4)}
+	place(&r, c, 1)
+	return r
+}
+
+// expired reads the first columns of a key that expires, or is attached to a lease.
+func expired(c Cursor, l contract.Lease) contract.Expired {
+	id := contract.RowID(c.Int(1))
+	return contract.Expired{Key: c.Key(0), Revision: id.Revision(), Part: id.Part(), Lease: l}
 }
 
 // leaseRow reads the columns where a read returns leases.
@@ -187,28 +201,49 @@ func (r *Reader) State(ctx context.Context) (contract.State, error) {
 // Tail implements [contract.Backend].
 func (r *Reader) Tail(ctx context.Context, from contract.Revision, limit int,
 	prev contract.Prev) (*contract.Tail, error) {
+	t, err := r.logged(ctx, &r.tail, prev == contract.PrevOfAll, int64(from), int64(limit))
+	if err == nil {
+		inOrder(t.Rows, func(a, b *contract.Row) int { return cmp.Compare(a.Revision, b.Revision) })
+	}
+	return t, err
+}
+
+// Parts implements [contract.Backend].
+func (r *Reader) Parts(ctx context.Context, below contract.RowID, upto contract.Revision, limit int,
+	prev contract.Prev) (*contract.Tail, error) {
+	values := prev != contract.NoValues
+	t, err := r.logged(ctx, &r.parts, values, values, prev == contract.PrevOfAll, int64(below),
+		int64(contract.Lowest(upto)), int64(limit))
+	if err == nil {
+		inOrder(t.Rows, func(a, b *contract.Row) int { return cmp.Compare(b.ID(), a.ID()) })
+	}
+	return t, err
+}
+
+// logged reads rows of the log.
+func (r *Reader) logged(ctx context.Context, q *Read, args ...any) (*contract.Tail, error) {
 	var (
 		t     contract.Tail
 		bytes bound
 		err   error
 	)
-	t.State, err = r.query(ctx, &r.tail, func(c Cursor) error {
+	t.State, err = r.query(ctx, q, func(c Cursor) error {
 		row := contract.Row{
-			Revision: revision(c, 0), Key: c.Key(1), Prev: revision(c, 2), Create: revision(c, 3),
+			Key: c.Key(1), Prev: revision(c, 2), Create: revision(c, 3),
 			Version: c.Int(4), Lease: lease(c, 5), Token: c.Token(6), Time: moment(c, 7),
 			Deleted: c.Bool(8), Value: c.Value(9), HasPrev: c.Bool(10),
 		}
+		place(&row, c, 0)
 		if row.HasPrev {
 			row.PrevLease, row.PrevValue = lease(c, 11), c.Value(12)
 		}
 		t.Rows = append(t.Rows, row)
 		return bytes.add(len(row.Value) + len(row.PrevValue))
-	}, prev == contract.PrevOfAll, int64(from), int64(limit))
+	}, args...)
 	if err != nil {
 		return nil, err
 	}
 	t.More = bytes.reached()
-	inOrder(t.Rows, func(a, b *contract.Row) int { return cmp.Compare(a.Revision, b.Revision) })
 	return &t, nil
 }
 
@@ -218,13 +253,14 @@ func (r *Reader) Get(ctx context.Context, key contract.Key) (*contract.Row, cont
 	st, err := r.query(ctx, &r.get, func(c Cursor) error {
 		value := c.Value(7)
 		if value == nil {
-			return contract.LostValue(key, revision(c, 0))
+			return contract.LostValue(key, revision(c, 0).Revision())
 		}
 		found = &contract.Row{
-			Key: key, Revision: revision(c, 0), Create: revision(c, 1), Version: c.Int(2),
+			Key: key, Create: revision(c, 1), Version: c.Int(2),
 			Lease: lease(c, 3), Prev: revision(c, 4), Token: c.Token(5), Time: moment(c, 6),
 			Value: value,
 		}
+		place(found, c, 0)
 		return nil
 	}, key)
 	return found, st, err
@@ -237,6 +273,7 @@ func (r *Reader) Page(ctx context.Context, q contract.PageQuery) (*contract.Page
 		bytes bound
 		err   error
 	)
+	low, high := at(q.At)
 	read := &r.page
 	if q.KeysOnly {
 		read = &r.pageKeys
@@ -250,7 +287,7 @@ func (r *Reader) Page(ctx context.Context, q contract.PageQuery) (*contract.Page
 		}
 		p.Rows = append(p.Rows, row)
 		return bytes.add(len(row.Value))
-	}, q.Start, q.End, at(q.At), int64(q.Limit))
+	}, q.Start, q.End, low, high, int64(q.Limit))
 	if err != nil {
 		return nil, err
 	}
@@ -265,29 +302,31 @@ func (r *Reader) Page(ctx context.Context, q contract.PageQuery) (*contract.Page
 func (r *Reader) Replaced(ctx context.Context,
 	q contract.ReplacedQuery) (replaced []contract.Replaced, st contract.State, err error) {
 	st, err = r.query(ctx, &r.replaced, func(c Cursor) error {
-		replaced = append(replaced, contract.Replaced{Key: c.Key(0), Revision: revision(c, 1)})
+		replaced = append(replaced, contract.Replaced{Key: c.Key(0), ID: revision(c, 1)})
 		return nil
-	}, int64(q.After), int64(q.Upto), int64(q.At), q.Start, q.End)
+	}, int64(q.After), int64(q.Upto), int64(contract.Lowest(q.After)), int64(contract.Lowest(q.Upto)),
+		int64(contract.Lowest(q.At)), int64(q.At), q.Start, q.End)
 	return replaced, st, err
 }
 
 // Values implements [contract.Backend].
 func (r *Reader) Values(ctx context.Context,
-	revisions []contract.Revision) (found []contract.Row, st contract.State, err error) {
+	ids []contract.RowID) (found []contract.Row, st contract.State, err error) {
 	var bytes bound
 	st, err = r.query(ctx, &r.values, func(c Cursor) error {
 		row := keyRow(c)
 		row.Value = c.Value(5)
 		found = append(found, row)
 		return bytes.add(len(row.Value))
-	}, revisions)
+	}, ids)
 	return found, st, err
 }
 
 // Count implements [contract.Backend].
 func (r *Reader) Count(ctx context.Context, start, end contract.Key, upto contract.Revision,
 	limit int64) (n int64, st contract.State, err error) {
-	read, args := &r.count, []any{start, end, at(upto)}
+	low, high := at(upto)
+	read, args := &r.count, []any{start, end, low, high}
 	if limit > 0 {
 		read, args = &r.countUpTo, append(args, limit)
 	}
@@ -307,22 +346,22 @@ func (r *Reader) Expired(ctx context.Context, limit int) ([]contract.Expired, ti
 	}
 	var rows []row
 	st, err := r.maintain(ctx, &r.expired, func(c Cursor) error {
-		rows = append(rows, row{contract.Expired{Key: c.Key(0), Revision: revision(c, 1)}, c.Int(2)})
+		rows = append(rows, row{expired(c, 0), c.Int(2)})
 		return nil
 	}, int64(limit)+1)
 	if err != nil {
 		return nil, 0, err
 	}
 	inOrder(rows, func(a, b *row) int { return cmp.Compare(a.expiry, b.expiry) })
-	var expired []contract.Expired
+	var due []contract.Expired
 	now := st.Now.UnixMicro()
 	for _, r := range rows {
-		if len(expired) == limit || r.expiry > now {
-			return expired, max(time.Duration(r.expiry-now)*time.Microsecond, time.Microsecond), nil
+		if len(due) == limit || r.expiry > now {
+			return due, max(time.Duration(r.expiry-now)*time.Microsecond, time.Microsecond), nil
 		}
-		expired = append(expired, r.Expired)
+		due = append(due, r.Expired)
 	}
-	return expired, 0, nil
+	return due, 0, nil
 }
 
 // Leases implements [contract.Backend].
@@ -354,7 +393,7 @@ func (r *Reader) leaseRows(ctx context.Context, read *Read,
 func (r *Reader) Attached(ctx context.Context, l contract.Lease, from contract.Key,
 	limit int) (keys []contract.Expired, st contract.State, err error) {
 	st, err = r.query(ctx, &r.attached, func(c Cursor) error {
-		keys = append(keys, contract.Expired{Key: c.Key(0), Revision: revision(c, 1), Lease: l})
+		keys = append(keys, expired(c, l))
 		return nil
 	}, -int64(l), from, int64(limit))
 	inOrder(keys, func(a, b *contract.Expired) int {
@@ -371,8 +410,7 @@ func (r *Reader) AttachedTo(ctx context.Context, leases []contract.Lease,
 		expiries[i] = -l
 	}
 	st, err = r.query(ctx, &r.attachedTo, func(c Cursor) error {
-		keys = append(keys, contract.Expired{Key: c.Key(0), Revision: revision(c, 1),
-			Lease: -lease(c, 2)})
+		keys = append(keys, expired(c, -lease(c, 2)))
 		return nil
 	}, expiries, int64(limit))
 	return keys, st, err
@@ -405,15 +443,15 @@ func (r *Reader) Sweepable(ctx context.Context, limit int) (contract.Sweepable, 
 func (r *Reader) SweepableAfter(ctx context.Context, limit int,
 	args ...any) (from contract.Sweepable, err error) {
 	from.State, err = r.query(ctx, &r.sweep, func(c Cursor) error {
-		row := contract.SweepRow{Revision: revision(c, 0), Prev: revision(c, 1), Deleted: c.Bool(2)}
-		if row.Revision > 0 {
+		row := contract.SweepRow{ID: revision(c, 0), Prev: revision(c, 1), Deleted: c.Bool(2)}
+		if row.ID > 0 {
 			from.Rows = append(from.Rows, row)
 		} else {
 			from.Aborted = row.Prev
 		}
 		return nil
 	}, append([]any{int64(limit) + 1}, args...)...)
-	inOrder(from.Rows, func(a, b *contract.SweepRow) int { return cmp.Compare(a.Revision, b.Revision) })
+	inOrder(from.Rows, func(a, b *contract.SweepRow) int { return cmp.Compare(a.ID, b.ID) })
 	return from, err
 }
 
@@ -438,7 +476,7 @@ func (r *Reader) Growth(ctx context.Context,
 		g.Usage = contract.Usage{Objects: c.Int(0), Bytes: c.Int(1)}
 		g.Replaced = c.Int(2)
 		return nil
-	}, int64(after))
+	}, int64(after), int64(contract.Lowest(after)))
 	return g, st, err
 }
 
@@ -455,7 +493,7 @@ func (r *Reader) Everywhere(ctx context.Context,
 	st, err = r.query(ctx, &r.everywhere, func(c Cursor) error {
 		value := c.Value(2)
 		if value == nil {
-			return contract.LostValue(key, revision(c, 1))
+			return contract.LostValue(key, revision(c, 1).Revision())
 		}
 		values[string(c.Key(0))] = value
 		return nil

@@ -271,7 +271,7 @@ func TestSweepable(t *testing.T) {
 		)
 		got, err := sqlkit.NewReader(f, &sqlkit.Statements{},
 			sqlkit.NewLists(1)).Sweepable(t.Context(), 10)
-		want := []contract.SweepRow{{Revision: 4, Deleted: true}, {Revision: 5, Prev: 3}}
+		want := []contract.SweepRow{{ID: 4, Deleted: true}, {ID: 5, Prev: 3}}
 		n, _ := aborted.(int64)
 		if err != nil || !slices.Equal(got.Rows, want) || got.Aborted != contract.Revision(n) ||
 			got.State != *writable {

@@ -44,7 +44,7 @@ type Read struct {
 type Runner interface {
 	// Query runs a read and calls each for its rows, in order, until it returns false: then it
 	// gives up the rest and returns nil. Arguments are of the types int64, bool, [contract.Key],
-	// []contract.Key and []contract.Revision, in the order in which the fields of [Statements] name
+	// []contract.Key and []contract.RowID, in the order in which the fields of [Statements] name
 	// them. Errors are of type *[contract.Error].
 	Query(ctx context.Context, r *Read, each func(Cursor) bool, args ...any) error
 }
@@ -76,6 +76,11 @@ type Statements struct {
 	// first revision; the limit. Columns: revision, key, prev, create, version, lease, token, time,
 	// deleted, value (NULL for a deletion), whether there is a previous row, its lease, its value.
 	Tail string
+	// Parts reads log rows with IDs below 0, in falling order. Parameters: whether values are
+	// wanted, twice; whether previous values of updates are wanted besides those of deletions; the
+	// ID below which the rows are; the lowest ID; the limit. Columns as for Tail. The values are
+	// NULL if they are not wanted.
+	Parts string
 	// Get reads a key, in one row. Parameter: the key. Columns: revision, create, version, lease,
 	// prev, token, time, value. The value is NULL if the row of the log is missing, and so may be
 	// those before it from prev on.
@@ -83,20 +88,23 @@ type Statements struct {
 	// GetKeys reads several keys, for a [KeysReader]. Parameter: the keys. Columns: key, revision,
 	// create, version, lease, value (NULL if the row of the log is missing).
 	GetKeys string
-	// Page reads live rows in the order of keys. Parameters: start, end, at, limit. Columns: key,
-	// revision, create, version, lease, value (NULL if the row of the log is missing).
+	// Page reads live rows in the order of keys. Parameters: start, end, the lowest and the
+	// greatest ID, limit. Columns: key, ID, create, version, lease, value (NULL if the row of the
+	// log is missing).
 	Page string
 	// PageKeys is Page without the value.
 	PageKeys string
-	// Replaced reads log rows that replaced others. Parameters: after, upto, at, start, end.
-	// Columns: key, prev.
+	// Replaced reads log rows that replaced others: rows with IDs above 0, and parts below one ID
+	// and not below another. Parameters: after, upto; the two IDs; the lowest and the greatest ID
+	// of what was replaced; start, end. Columns: key, prev (not 0).
 	Replaced string
-	// Values reads log rows by revision. Parameter: the revisions. Columns: key, revision, create,
-	// version, lease, value.
+	// Values reads log rows by ID. Parameter: the IDs. Columns: key, ID, create, version, lease,
+	// value.
 	Values string
-	// Count counts live rows, in one row. Parameters: start, end, at. Column: their number.
+	// Count counts live rows, in one row. Parameters: start, end, the lowest and the greatest ID.
+	// Column: their number.
 	Count string
-	// CountUpTo is Count that stops. Parameters: start, end, at, limit.
+	// CountUpTo is Count that stops. Parameters: those of Count, and the limit.
 	CountUpTo string
 	// Expired reads live rows with an expiry above 0, in the order of expiry. Parameter: the limit.
 	// Columns: key, revision, expiry.

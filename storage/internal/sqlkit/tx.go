@@ -40,9 +40,11 @@ type Change struct {
 type TxStatements struct {
 	// Keys counts the live rows, in one row. Column: their number.
 	Keys string
-	// Records reads the log rows that are live, in the order of revisions. Columns: revision, key,
+	// Records reads the log rows with IDs above 0 that are live, in rising order. Columns: ID, key,
 	// create, version, lease, expiry (0 if the key has none of its own), value.
 	Records string
+	// RecordParts reads the same rows with IDs below 0, in falling order.
+	RecordParts string
 	// AllLeases reads all leases. Columns: ID, time to live, expiry.
 	AllLeases string
 	// Leases reads leases. Parameter: the IDs. Columns as for AllLeases.
@@ -98,12 +100,19 @@ func (v *View) leases(sql string, args ...any) (found []contract.LeaseRow, err e
 
 // Records implements [contract.Snapshot].
 func (v *View) Records(each func(*contract.Record) error) error {
-	return v.conn.Select(&Read{What: "read the records", SQL: v.sql.Records, Columns: 7},
-		func(c Cursor) error {
-			return each(&contract.Record{Revision: revision(c, 0), Key: c.Key(1),
-				Create: revision(c, 2), Version: c.Int(3), Lease: lease(c, 4), Expiry: c.Int(5),
-				Value: c.Value(6)})
-		})
+	for _, sql := range []string{v.sql.RecordParts, v.sql.Records} {
+		err := v.conn.Select(&Read{What: "read the records", SQL: sql, Columns: 7},
+			func(c Cursor) error {
+				id := revision(c, 0)
+				return each(&contract.Record{Revision: id.Revision(), Part: id.Part(),
+					Key: c.Key(1), Create: revision(c, 2), Version: c.Int(3), Lease: lease(c, 4),
+					Expiry: c.Int(5), Value: c.Value(6)})
+			})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Tx implements [contract.Tx] on a connection whose transaction holds the commit lock.

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -202,10 +201,7 @@ func (f *fixture) same(got, want contract.State) {
 	}
 }
 
-func newToken() (t contract.Token) {
-	rand.Read(t[:])
-	return t
-}
+func newToken() contract.Token { return contract.NewToken() }
 
 // try commits a group as it is.
 func (f *fixture) try(token contract.Token, seen contract.Position,
@@ -276,9 +272,34 @@ func del(key contract.Key, expect contract.Revision) *contract.Mutation {
 // log reads the whole log.
 func (f *fixture) log(prev contract.Prev) []contract.Row {
 	f.Helper()
-	t, err := f.b.Tail(f.ctx, 1, 1<<20, prev)
+	return f.logAfter(0, prev)
+}
+
+// logAfter reads the log after a revision: the parts of a transaction come before its last row.
+func (f *fixture) logAfter(after contract.Revision, prev contract.Prev) []contract.Row {
+	f.Helper()
+	t, err := f.b.Tail(f.ctx, after+1, 1<<20, prev)
 	f.must(err)
-	return t.Rows
+	rows := f.parts(after, t.State.Head.Revision, prev)
+	rows = append(rows, t.Rows...)
+	slices.SortStableFunc(rows, func(a, b contract.Row) int { return cmp.Compare(a.Revision, b.Revision) })
+	return rows
+}
+
+// parts reads the parts of transactions in (after, upto], some at a time.
+func (f *fixture) parts(after, upto contract.Revision, prev contract.Prev) (rows []contract.Row) {
+	f.Helper()
+	const limit = 7
+	for below := contract.Lowest(after); ; {
+		t, err := f.b.Parts(f.ctx, below, upto, limit, prev)
+		f.must(err)
+		f.sane(t.State)
+		rows = append(rows, t.Rows...)
+		if len(t.Rows) < limit && !t.More {
+			return rows
+		}
+		below = rows[len(rows)-1].ID()
+	}
 }
 
 // compact compacts and sweeps to the end by batches of the given size, and returns how many rows
@@ -306,7 +327,7 @@ func (f *fixture) compact(r contract.Revision, batch int) int {
 func describe(rows []contract.Row) string {
 	var b strings.Builder
 	for _, r := range rows {
-		fmt.Fprintf(&b, "%d:%q<-%d/%d.%d", r.Revision, string(r.Key), r.Prev, r.Create, r.Version)
+		fmt.Fprintf(&b, "%d.%d:%q<-%d/%d.%d", r.Revision, r.Part, string(r.Key), r.Prev, r.Create, r.Version)
 		if r.Lease != 0 {
 			fmt.Fprintf(&b, " lease %d", r.Lease)
 		}

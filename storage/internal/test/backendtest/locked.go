@@ -65,9 +65,9 @@ func testVoidPlan(f *fixture) {
 	f.same(from.State, s)
 	plan := contract.PlanSweep(from, 10)
 	for _, p := range []contract.SweepPlan{
-		{Epoch: plan.Epoch + 1, Compacted: plan.Compacted, Revisions: plan.Revisions,
+		{Epoch: plan.Epoch + 1, Compacted: plan.Compacted, Rows: plan.Rows,
 			Swept: plan.Swept, Moves: true, Done: true},
-		{Epoch: plan.Epoch, Compacted: plan.Compacted + 1, Revisions: plan.Revisions,
+		{Epoch: plan.Epoch, Compacted: plan.Compacted + 1, Rows: plan.Rows,
 			Swept: plan.Swept, Moves: true, Done: true},
 	} {
 		n, err := f.b.Sweep(f.ctx, &p)

@@ -26,7 +26,7 @@ func (m *model) at(r contract.Revision) []contract.Row {
 		case row.Deleted:
 			delete(state, row.Key)
 		default:
-			state[row.Key] = contract.Row{Key: row.Key, Revision: row.Revision, Create: row.Create,
+			state[row.Key] = contract.Row{Key: row.Key, Revision: row.Revision, Part: row.Part, Create: row.Create,
 				Version: row.Version, Lease: row.Lease, Value: row.Value}
 		}
 	}
@@ -43,19 +43,19 @@ func sorted(state map[contract.Key]contract.Row) []contract.Row {
 
 // kept returns what a full sweep leaves of the log.
 func (m *model) kept() []contract.Row {
-	gone := map[contract.Revision]bool{}
+	gone := map[contract.RowID]bool{}
 	for _, row := range m.log {
 		if row.Revision > m.compacted {
 			break
 		}
 		gone[row.Prev] = true
 		if row.Deleted && row.Revision < m.compacted {
-			gone[row.Revision] = true
+			gone[row.ID()] = true
 		}
 	}
 	var rows []contract.Row
 	for _, row := range m.log {
-		if !gone[row.Revision] {
+		if !gone[row.ID()] {
 			row.PrevValue, row.PrevLease, row.HasPrev = nil, 0, false
 			rows = append(rows, row)
 		}
@@ -77,9 +77,15 @@ func testModel(f *fixture) {
 	for step := range steps {
 		switch n := rng.IntN(20); {
 		case n < 14:
-			if rng.IntN(5) == 0 {
-				f.apply(m, []*contract.Mutation{onCondition(m.live, rng, key)})
-				break
+			switch rng.IntN(5) {
+			case 0:
+				f.apply(m, []*contract.Mutation{onCondition(m, rng, key)})
+				f.compareWith(m, rng)
+				continue
+			case 1:
+				f.transact(m, transaction(m, rng, key)...)
+				f.compareWith(m, rng)
+				continue
 			}
 			var ms []*contract.Mutation
 			keys := map[contract.Key]bool{} // those in the group, and whether they are alone
@@ -137,31 +143,68 @@ func whole(current func(contract.Key) contract.Current) *contract.Found {
 	return &contract.Found{
 		Current: current,
 		Held:    func(contract.Lease) bool { return true },
-		Removed: func(*contract.Mutation, contract.Revision) ([]byte, bool, error) { return nil, true, nil },
+		Removed: func(*contract.Mutation, contract.RowID) ([]byte, bool, error) { return nil, true, nil },
 	}
 }
 
 // found is what is found of live rows, of which no value is lost and no lease has ended.
-func found(live map[contract.Key]contract.Row) *contract.Found {
+func (m *model) found() *contract.Found {
+	live := m.live
 	current := func(row contract.Row) contract.Current {
-		return contract.Current{Revision: row.Revision, Create: row.Create, Version: row.Version,
+		return contract.Current{ID: row.ID(), Create: row.Create, Version: row.Version,
 			Lease: row.Lease}
 	}
 	f := whole(func(k contract.Key) contract.Current { return current(live[k]) })
-	f.Compared = func(c *contract.Comparison) (some, misfit bool) {
+	f.Compacted = m.compacted
+	f.Compared = func(of *contract.Condition, c *contract.Comparison) (some, misfit bool) {
 		for key, row := range live {
 			if key >= c.Start && key < c.End {
-				some, misfit = true, misfit || !c.Fits(current(row), row.Value)
+				some = true
+				misfit = misfit || !(c.Changed && row.Revision <= of.Since) &&
+					!c.Fits(current(row), row.Value)
 			}
 		}
 		return some, misfit
 	}
+	f.Touched = func(c *contract.Condition) bool {
+		return slices.ContainsFunc(m.log, func(r contract.Row) bool {
+			return r.Revision > c.Since && c.Touches(r.Key)
+		})
+	}
 	return f
 }
 
+// transaction are mutations of different keys, which mostly are accepted together.
+func transaction(m *model, rng *rand.Rand, key func() contract.Key) []*contract.Mutation {
+	ms := []*contract.Mutation{onCondition(m, rng, key)}
+	if rng.IntN(2) == 0 {
+		ms[0].If = nil
+	}
+	for range 1 + rng.IntN(6) {
+		k := key()
+		if slices.ContainsFunc(ms, func(m *contract.Mutation) bool { return m.Key == k }) {
+			continue
+		}
+		w := put(k, m.live[k].Revision, fmt.Sprintf("value %d", rng.IntN(3)))
+		switch {
+		case rng.IntN(20) == 0:
+			w.Expect++
+		case rng.IntN(4) == 0:
+			w.Expect = contract.Any
+		}
+		if w.Expect != 0 && m.live[k].Revision != 0 && rng.IntN(3) == 0 {
+			w = del(k, w.Expect)
+		} else {
+			w.Lease = contract.Lease(rng.IntN(3)) << 60
+		}
+		ms = append(ms, w)
+	}
+	return ms
+}
+
 // onCondition is a mutation of a key that compares others, of a kind that mostly is accepted.
-func onCondition(live map[contract.Key]contract.Row, rng *rand.Rand,
-	key func() contract.Key) *contract.Mutation {
+func onCondition(m *model, rng *rand.Rand, key func() contract.Key) *contract.Mutation {
+	live := m.live
 	k := key()
 	w := put(k, live[k].Revision, fmt.Sprintf("value %d", rng.IntN(3)))
 	switch rng.IntN(5) {
@@ -198,14 +241,51 @@ func onCondition(live map[contract.Key]contract.Row, rng *rand.Rand,
 		}
 		w.If.Comparisons = append(w.If.Comparisons, c)
 	}
+	if rng.IntN(2) == 0 {
+		w.If.Since = max(1, m.log[len(m.log)-1].Revision-contract.Revision(rng.IntN(4)))
+		w.If.Untouched = append(w.If.Untouched, contract.Span{Start: key(), End: key()},
+			contract.Span{Start: "\x00", End: key()})
+		w.If.Untouched = w.If.Untouched[rng.IntN(3):]
+		w.If.Comparisons = w.If.Comparisons[:rng.IntN(len(w.If.Comparisons)+1)]
+		for i := range w.If.Comparisons {
+			w.If.Comparisons[i].Changed = rng.IntN(2) == 0
+		}
+	}
 	return w
 }
 
 // apply commits a group and writes what Decide says to the model.
 func (f *fixture) apply(m *model, ms []*contract.Mutation) {
 	f.Helper()
-	want, _ := contract.Decide(ms, f.seen.Revision, found(m.live))
-	got := f.commit(ms...)
+	want, _ := contract.Decide(ms, f.seen.Revision, m.found())
+	f.applied(m, ms, f.commit(ms...), want)
+}
+
+// transact is apply for a transaction. It tells whether that was accepted.
+func (f *fixture) transact(m *model, ms ...*contract.Mutation) bool {
+	f.Helper()
+	g := &contract.Group{Token: contract.NewTransactionToken(len(ms) - 1), Seen: f.seen, Mutations: ms,
+		Whole: true}
+	want, n := contract.DecideGroup(g, f.seen.Revision, m.found())
+	got, err := f.b.Commit(f.ctx, g)
+	f.must(err)
+	head := f.seen
+	if n > 0 {
+		head.Revision, head.Token = head.Revision+1, g.Token
+	}
+	if got.Before != f.seen || got.State.Head != head {
+		f.Fatalf("the head was %+v before %s and %+v after it, want %+v and %+v; the condition is %+v, the "+
+			"outcomes are %+v, want %+v", got.Before, describeGroup(ms), got.State.Head, f.seen, head,
+			ms[0].If, got.Outcomes, want)
+	}
+	f.seen = head
+	f.applied(m, ms, got, want)
+	return n > 0
+}
+
+func (f *fixture) applied(m *model, ms []*contract.Mutation, got *contract.GroupResult,
+	want []contract.Outcome) {
+	f.Helper()
 	for i, w := range want {
 		g := got.Outcomes[i]
 		if g.PrevValue = nil; !reflect.DeepEqual(g, w) {
@@ -215,9 +295,12 @@ func (f *fixture) apply(m *model, ms []*contract.Mutation) {
 			continue
 		}
 		old := m.live[ms[i].Key]
-		row := contract.Row{Key: ms[i].Key, Revision: w.Revision, Prev: old.Revision, Create: w.Create,
+		row := contract.Row{Key: ms[i].Key, Revision: w.Revision, Part: w.Part, Prev: w.Prev, Create: w.Create,
 			Version: w.Version, Lease: w.Lease, Deleted: ms[i].Delete, Value: ms[i].Value}
 		m.log = append(m.log, row)
+		if old.Revision != 0 && w.Prev != old.ID() {
+			f.Fatalf("row %d has replaced %d, and not %d", row.ID(), w.Prev, old.ID())
+		}
 		if row.Deleted {
 			delete(m.live, row.Key)
 			if removed := got.Outcomes[i].PrevValue; string(removed) != string(old.Value) {
@@ -243,11 +326,11 @@ func (f *fixture) snapshot(r contract.Revision) []contract.Row {
 		After: r, Upto: f.seen.Revision})
 	f.must(err)
 	f.sane(s)
-	var revisions []contract.Revision
+	var ids []contract.RowID
 	for _, p := range replaced {
-		revisions = append(revisions, p.Revision)
+		ids = append(ids, p.ID)
 	}
-	rows, _, err := f.b.Values(f.ctx, revisions)
+	rows, _, err := f.b.Values(f.ctx, ids)
 	f.must(err)
 	for _, row := range rows {
 		if _, both := state[row.Key]; both {
@@ -283,6 +366,14 @@ func (f *fixture) compareWith(m *model, rng *rand.Rand) {
 		if n != int64(len(m.live)) {
 			f.Fatalf("the count is %d, want %d", n, len(m.live))
 		}
+		old := len(slices.DeleteFunc(sorted(m.live), func(row contract.Row) bool { return row.Revision > r }))
+		for limit, want := range map[int64]int{0: old, 3: min(old, 3)} {
+			n, _, err := f.b.Count(f.ctx, "\x00", "\xff\xff\xff", r, limit)
+			f.must(err)
+			if n != int64(want) {
+				f.Fatalf("the count at %d is %d, want %d", r, n, want)
+			}
+		}
 	}
 	// The events after the compacted revision are all there.
 	var events []contract.Row
@@ -291,12 +382,11 @@ func (f *fixture) compareWith(m *model, rng *rand.Rand) {
 			events = append(events, row)
 		}
 	}
-	tail, err := f.b.Tail(f.ctx, m.compacted+1, 1<<20, contract.PrevOfDeletions)
-	f.must(err)
-	for _, row := range tail.Rows {
-		if row.Deleted && !row.Marker() && !row.HasPrev && row.Prev > m.compacted {
+	rows := f.logAfter(m.compacted, contract.PrevOfDeletions)
+	for _, row := range rows {
+		if row.Deleted && !row.Marker() && !row.HasPrev && row.Prev.Revision() > m.compacted {
 			f.Fatalf("the deletion at %d has no previous value", row.Revision)
 		}
 	}
-	f.equal(f.withoutPrev(tail.Rows), events)
+	f.equal(f.withoutPrev(rows), events)
 }

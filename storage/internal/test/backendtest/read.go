@@ -90,7 +90,7 @@ func testKeys(f *fixture) {
 				len(oddKeys)-i)
 		}
 		for _, r := range replaced {
-			if r.Key < start || revisions[r.Key] != r.Revision {
+			if r.Key < start || revisions[r.Key] != r.ID {
 				f.Fatalf("replaced from %q on is %+v", start, r)
 			}
 		}
@@ -327,24 +327,24 @@ func testReplaced(f *fixture) {
 		want []contract.Replaced
 	}{
 		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head},
-			[]contract.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b},
-				{Key: "d", Revision: d}}},
+			[]contract.Replaced{{Key: "a", ID: a}, {Key: "b", ID: b},
+				{Key: "d", ID: d}}},
 		{contract.ReplacedQuery{Start: "b", End: "d", At: at, After: at, Upto: head},
-			[]contract.Replaced{{Key: "b", Revision: b}}},
+			[]contract.Replaced{{Key: "b", ID: b}}},
 		{contract.ReplacedQuery{Start: "b\x00", End: "d", At: at, After: at, Upto: head}, nil},
 		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd},
-			[]contract.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b}}},
+			[]contract.Replaced{{Key: "a", ID: a}, {Key: "b", ID: b}}},
 		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd - 1},
-			[]contract.Replaced{{Key: "a", Revision: a}}},
+			[]contract.Replaced{{Key: "a", ID: a}}},
 		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: d2 - 1, Upto: head},
-			[]contract.Replaced{{Key: "d", Revision: d}}},
+			[]contract.Replaced{{Key: "d", ID: d}}},
 		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: head, Upto: head}, nil},
 		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head + 1000},
-			[]contract.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b},
-				{Key: "d", Revision: d}}},
+			[]contract.Replaced{{Key: "a", ID: a}, {Key: "b", ID: b},
+				{Key: "d", ID: d}}},
 		// At a later snapshot the second value of a is what was replaced.
 		{contract.ReplacedQuery{Start: "a", End: "b", At: a2, After: a2, Upto: head},
-			[]contract.Replaced{{Key: "a", Revision: a2}}},
+			[]contract.Replaced{{Key: "a", ID: a2}}},
 		// Below the first key nothing was there.
 		{contract.ReplacedQuery{Start: "a", End: "z", At: 1, After: 1, Upto: head}, nil},
 	} {

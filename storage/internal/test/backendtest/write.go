@@ -101,8 +101,8 @@ func testCommitDecides(f *fixture) {
 	setup := f.commit(put("a", 0, "a1"), put("b", 0, "b1"), put("c", 0, "c1"))
 	a, b, c := setup.Outcomes[0].Revision, setup.Outcomes[1].Revision, setup.Outcomes[2].Revision
 	c2 := f.put("c", c, "c2")
-	current := map[contract.Key]contract.Current{"a": {Revision: a, Create: a, Version: 1},
-		"b": {Revision: b, Create: b, Version: 1}, "c": {Revision: c2, Create: c, Version: 2}}
+	current := map[contract.Key]contract.Current{"a": {ID: a, Create: a, Version: 1},
+		"b": {ID: b, Create: b, Version: 1}, "c": {ID: c2, Create: c, Version: 2}}
 
 	f.grant(1<<62, 7)
 	for _, ms := range [][]*contract.Mutation{
@@ -146,7 +146,7 @@ func testCommitDecides(f *fixture) {
 			if ms[i].Delete {
 				delete(current, ms[i].Key)
 			} else {
-				current[ms[i].Key] = contract.Current{Revision: w.Revision, Create: w.Create,
+				current[ms[i].Key] = contract.Current{ID: w.ID(), Create: w.Create,
 					Version: w.Version, Lease: w.Lease}
 			}
 		}
@@ -156,7 +156,7 @@ func testCommitDecides(f *fixture) {
 				len(current))
 		}
 		for _, r := range live {
-			at := contract.Current{Revision: r.Revision, Create: r.Create, Version: r.Version,
+			at := contract.Current{ID: r.ID(), Create: r.Create, Version: r.Version,
 				Lease: r.Lease}
 			if current[r.Key] != at {
 				f.Errorf("after %s the key %q is at %+v, want %+v", describeGroup(ms), r.Key, at,
@@ -191,7 +191,7 @@ func testCommitOnCondition(f *fixture) {
 	keys := []contract.Key{"a", "b", "c", "d\x00", "lock", "lease", "none", "\x01", "\xff\xff"}
 	key := func() contract.Key { return keys[rng.IntN(len(keys))] }
 	for range 300 {
-		try(onCondition(m.live, rng, key))
+		try(onCondition(m, rng, key))
 	}
 	if min(accepted, refused) < 50 {
 		f.Errorf("%d mutations were accepted, and %d refused", accepted, refused)

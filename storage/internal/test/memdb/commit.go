@@ -2,6 +2,7 @@ package memdb
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
@@ -25,7 +26,7 @@ func (b *Backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 			return false, err
 		}
 		res.Before, res.State, res.Time = st.Head, st, micro(st.Now)
-		outcomes, accepted := contract.Decide(g.Mutations, st.Head.Revision, t.found())
+		outcomes, accepted := contract.DecideGroup(g, st.Head.Revision, t.found())
 		for i, m := range g.Mutations {
 			o := &outcomes[i]
 			if !o.Accepted {
@@ -47,28 +48,36 @@ func (b *Backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 // found finds what [contract.Decide] asks for.
 func (t *tables) found() *contract.Found {
 	return &contract.Found{
+		Compacted: t.store.compacted,
 		Current: func(k contract.Key) contract.Current {
 			l := t.current(k)
-			return contract.Current{Revision: l.revision, Create: l.create, Version: l.version,
+			return contract.Current{ID: l.id, Create: l.create, Version: l.version,
 				Lease: l.lease}
 		},
-		Compared: func(c *contract.Comparison) (some, misfit bool) {
+		Compared: func(of *contract.Condition, c *contract.Comparison) (some, misfit bool) {
 			for _, l := range t.between(c.Start, c.End) {
-				at := contract.Current{Revision: l.revision, Create: l.create, Version: l.version,
+				if some = true; c.Changed && l.id.Revision() <= of.Since {
+					continue
+				}
+				at := contract.Current{ID: l.id, Create: l.create, Version: l.version,
 					Lease: l.lease}
 				var value []byte
-				if row := t.row(l.revision); row != nil {
+				if row := t.row(l.id); row != nil {
 					value = row.Value
 				}
-				some, misfit = true, misfit || !c.Fits(at, value)
+				misfit = misfit || !c.Fits(at, value)
 			}
 			return some, misfit
+		},
+		Touched: func(c *contract.Condition) bool {
+			return slices.ContainsFunc(t.after(c.Since),
+				func(r contract.Row) bool { return c.Touches(r.Key) })
 		},
 		Held: func(l contract.Lease) bool {
 			lease, found := t.lease(l)
 			return found && lease.Expiry != 0
 		},
-		Removed: func(_ *contract.Mutation, at contract.Revision) ([]byte, bool, error) {
+		Removed: func(_ *contract.Mutation, at contract.RowID) ([]byte, bool, error) {
 			row := t.row(at)
 			if row == nil {
 				return nil, false, nil
@@ -81,7 +90,7 @@ func (t *tables) found() *contract.Found {
 
 // apply writes an accepted mutation.
 func (t *tables) apply(m *contract.Mutation, o *contract.Outcome, token contract.Token, now time.Time) error {
-	row := contract.Row{Key: m.Key, Revision: o.Revision, Prev: o.Prev, Create: o.Create,
+	row := contract.Row{Key: m.Key, Revision: o.Revision, Part: o.Part, Prev: o.Prev, Create: o.Create,
 		Version: o.Version, Lease: o.Lease, Token: token, Time: now, Deleted: m.Delete}
 	if !m.Delete {
 		row.Value = m.Value
@@ -93,6 +102,6 @@ func (t *tables) apply(m *contract.Mutation, o *contract.Outcome, token contract
 	if m.Delete {
 		return nil
 	}
-	return t.insert(liveRow{key: m.Key, revision: o.Revision, create: o.Create,
+	return t.insert(liveRow{key: m.Key, id: o.ID(), create: o.Create,
 		version: o.Version, lease: o.Lease, expiry: m.Expiry(now)})
 }

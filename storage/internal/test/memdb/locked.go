@@ -77,7 +77,7 @@ func (x *tx) Mark(st contract.State, fingerprint string) error {
 
 func (x *tx) Clear() error {
 	x.changed = true
-	x.t.live, x.t.log, x.t.leases = nil, nil, nil
+	x.t.live, x.t.log, x.t.parts, x.t.leases = nil, nil, nil, nil
 	return nil
 }
 
@@ -113,9 +113,10 @@ func (x *tx) DropLeases(leases []contract.Lease) error {
 
 func (x *tx) Erase(limit int) (int, error) {
 	x.changed = true
-	keys, rows := min(limit, len(x.t.live)), min(limit, len(x.t.log)-1)
-	x.t.live, x.t.log, x.t.aborted = x.t.live[keys:], x.t.log[rows:], nil
-	return keys + rows, nil
+	keys, parts := min(limit, len(x.t.live)), min(limit, len(x.t.parts))
+	rows := min(limit-parts, len(x.t.log)-1)
+	x.t.live, x.t.log, x.t.parts, x.t.aborted = x.t.live[keys:], x.t.log[rows:], x.t.parts[parts:], nil
+	return keys + parts + rows, nil
 }
 
 func (x *tx) Renew() error {
@@ -134,13 +135,13 @@ func (x *tx) SetQuota(q contract.Quota) error {
 func (x *tx) Insert(token contract.Token, write func(func(*contract.Record) error) error) error {
 	x.changed = true
 	return write(func(r *contract.Record) error {
-		err := x.t.append(contract.Row{Key: r.Key, Revision: r.Revision, Create: r.Create,
+		err := x.t.append(contract.Row{Key: r.Key, Revision: r.Revision, Part: r.Part, Create: r.Create,
 			Version: r.Version, Lease: r.Lease, Token: token, Time: micro(x.state.Now),
 			Value: bytes.Clone(r.Value)})
 		if err != nil {
 			return err
 		}
-		return x.t.insert(liveRow{key: r.Key, revision: r.Revision, create: r.Create,
+		return x.t.insert(liveRow{key: r.Key, id: r.ID(), create: r.Create,
 			version: r.Version, lease: r.Lease, expiry: r.LiveExpiry()})
 	})
 }

@@ -21,12 +21,16 @@ func (b *Backend) read(ctx context.Context, method string) (*tables, contract.St
 }
 
 // visible tells whether a live row was there at a revision, 0 for now.
-func (l *liveRow) visible(at contract.Revision) bool { return at == 0 || l.revision <= at }
+func (l *liveRow) visible(at contract.Revision) bool { return at == 0 || l.id.Revision() <= at }
 
 // row returns what a read of keys says of a live row, without its value.
 func (l *liveRow) row() contract.Row {
-	return contract.Row{Key: l.key, Revision: l.revision, Create: l.create, Version: l.version,
+	return contract.Row{Key: l.key, Revision: l.id.Revision(), Part: l.id.Part(), Create: l.create, Version: l.version,
 		Lease: l.lease}
+}
+
+func (l *liveRow) expired(of contract.Lease) contract.Expired {
+	return contract.Expired{Key: l.key, Revision: l.id.Revision(), Part: l.id.Part(), Lease: of}
 }
 
 // State implements [contract.Backend].
@@ -42,9 +46,32 @@ func (b *Backend) Tail(ctx context.Context, from contract.Revision, limit int, p
 	if err != nil {
 		return nil, err
 	}
+	return t.tail(st, t.from(from), limit, prev), nil
+}
+
+// Parts implements [contract.Backend].
+func (b *Backend) Parts(ctx context.Context, below contract.RowID, upto contract.Revision, limit int,
+	prev contract.Prev) (*contract.Tail, error) {
+	t, st, err := b.read(ctx, "Parts")
+	if err != nil {
+		return nil, err
+	}
+	rows := slices.Clone(t.below(below))
+	rows = slices.DeleteFunc(rows, func(r contract.Row) bool { return r.Revision > upto })
+	if prev == contract.NoValues {
+		for i := range rows {
+			rows[i].Value = nil
+		}
+	}
+	return t.tail(st, rows, limit, prev), nil
+}
+
+// tail is the answer with as many of the rows as it may have, and their previous values.
+func (t *tables) tail(st contract.State, rows []contract.Row, limit int,
+	prev contract.Prev) *contract.Tail {
 	tail := &contract.Tail{State: st}
 	bytes := 0
-	for _, r := range t.from(from) {
+	for _, r := range rows {
 		if len(tail.Rows) == limit || tail.More {
 			break
 		}
@@ -52,12 +79,15 @@ func (b *Backend) Tail(ctx context.Context, from contract.Revision, limit int, p
 			if p := t.row(r.Prev); p != nil {
 				r.HasPrev, r.PrevValue, r.PrevLease = true, p.Value, p.Lease
 			}
+			if prev == contract.NoValues {
+				r.PrevValue = nil
+			}
 		}
 		tail.Rows = append(tail.Rows, r)
 		bytes += len(r.Value) + len(r.PrevValue)
 		tail.More = bytes >= contract.ReadBytes
 	}
-	return tail, nil
+	return tail
 }
 
 // Get implements [contract.Backend].
@@ -67,12 +97,12 @@ func (b *Backend) Get(ctx context.Context, key contract.Key) (*contract.Row, con
 		return nil, st, err
 	}
 	l := t.current(key)
-	if l.revision == 0 {
+	if l.id == 0 {
 		return nil, st, nil
 	}
-	row := t.row(l.revision)
+	row := t.row(l.id)
 	if row == nil {
-		return nil, st, contract.LostValue(key, l.revision)
+		return nil, st, contract.LostValue(key, l.id.Revision())
 	}
 	found := *row
 	return &found, st, nil
@@ -95,9 +125,9 @@ func (b *Backend) Page(ctx context.Context, q contract.PageQuery) (*contract.Pag
 		}
 		row := l.row()
 		if !q.KeysOnly {
-			logged := t.row(l.revision)
+			logged := t.row(l.id)
 			if logged == nil {
-				return nil, contract.LostValue(l.key, l.revision)
+				return nil, contract.LostValue(l.key, l.id.Revision())
 			}
 			row.Value = logged.Value
 		}
@@ -117,11 +147,11 @@ func (b *Backend) GetKeys(ctx context.Context, keys []contract.Key) (
 	}
 	for _, k := range keys {
 		l := t.current(k)
-		if l.revision == 0 {
+		if l.id == 0 {
 			continue
 		}
 		row := l.row()
-		if logged := t.row(l.revision); logged != nil {
+		if logged := t.row(l.id); logged != nil {
 			row.Value = logged.Value
 		}
 		found = append(found, row)
@@ -136,28 +166,28 @@ func (b *Backend) Replaced(ctx context.Context, q contract.ReplacedQuery) (
 	if err != nil {
 		return nil, st, err
 	}
-	for _, r := range t.from(q.After + 1) {
+	for _, r := range t.after(q.After) {
 		if r.Revision > q.Upto {
-			break
+			continue
 		}
-		if r.Prev >= 1 && r.Prev <= q.At && r.Key >= q.Start && r.Key < q.End {
-			replaced = append(replaced, contract.Replaced{Key: r.Key, Revision: r.Prev})
+		if prev := r.Prev.Revision(); prev >= 1 && prev <= q.At && r.Key >= q.Start && r.Key < q.End {
+			replaced = append(replaced, contract.Replaced{Key: r.Key, ID: r.Prev})
 		}
 	}
 	return replaced, st, nil
 }
 
 // Values implements [contract.Backend].
-func (b *Backend) Values(ctx context.Context, revisions []contract.Revision) (
+func (b *Backend) Values(ctx context.Context, ids []contract.RowID) (
 	found []contract.Row, st contract.State, err error) {
 	t, st, err := b.read(ctx, "Values")
 	if err != nil {
 		return nil, st, err
 	}
 	bytes := 0
-	for _, r := range revisions {
+	for _, r := range ids {
 		if row := t.row(r); row != nil && bytes < contract.ReadBytes {
-			v := contract.Row{Key: row.Key, Revision: r, Create: row.Create, Version: row.Version,
+			v := contract.Row{Key: row.Key, Revision: row.Revision, Part: row.Part, Create: row.Create, Version: row.Version,
 				Lease: row.Lease, Value: row.Value}
 			found = append(found, v)
 			bytes += len(v.Value)
@@ -202,7 +232,7 @@ func (b *Backend) Expired(ctx context.Context, limit int) (
 		if left > 0 || len(expired) == limit {
 			return expired, max(left, time.Microsecond), nil
 		}
-		expired = append(expired, contract.Expired{Key: l.key, Revision: l.revision})
+		expired = append(expired, l.expired(0))
 	}
 	return expired, 0, nil
 }
@@ -245,7 +275,7 @@ func (b *Backend) Attached(ctx context.Context, l contract.Lease, from contract.
 	}
 	for _, row := range t.live {
 		if row.lease == l && row.key >= from && len(keys) < limit {
-			keys = append(keys, contract.Expired{Key: row.key, Revision: row.revision, Lease: l})
+			keys = append(keys, row.expired(l))
 		}
 	}
 	return keys, st, nil
@@ -260,7 +290,7 @@ func (b *Backend) AttachedTo(ctx context.Context, leases []contract.Lease, limit
 	}
 	for _, row := range t.live {
 		if row.lease != 0 && slices.Contains(leases, row.lease) && len(keys) < limit {
-			keys = append(keys, contract.Expired{Key: row.key, Revision: row.revision, Lease: row.lease})
+			keys = append(keys, row.expired(row.lease))
 		}
 	}
 	return keys, st, nil
@@ -293,7 +323,7 @@ func (b *Backend) Usage(ctx context.Context) (u contract.Usage, st contract.Stat
 	for _, l := range t.live {
 		u.Objects++
 		u.Bytes += int64(len(l.key))
-		if row := t.row(l.revision); row != nil {
+		if row := t.row(l.id); row != nil {
 			u.Bytes += int64(len(row.Value))
 		}
 	}
@@ -307,7 +337,7 @@ func (b *Backend) Growth(ctx context.Context, after contract.Revision) (
 	if err != nil {
 		return u, st, err
 	}
-	for _, r := range t.from(after + 1) {
+	for _, r := range t.after(after) {
 		if !r.Deleted {
 			u.Objects++
 			u.Bytes += int64(len(r.Key) + len(r.Value))

@@ -2,6 +2,7 @@ package memdb
 
 import (
 	"context"
+	"slices"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
@@ -32,15 +33,15 @@ func (v *view) Keys() (int64, error) { return int64(len(v.t.live)), ended(v.ctx)
 func (v *view) AllLeases() ([]contract.LeaseRow, error) { return v.t.leases, ended(v.ctx) }
 
 func (v *view) Records(each func(*contract.Record) error) error {
-	for _, r := range v.t.log {
+	for _, r := range slices.Concat(v.t.parts, v.t.log) {
 		if err := ended(v.ctx); err != nil {
 			return err
 		}
 		l := v.t.current(r.Key)
-		if l.revision != r.Revision {
+		if l.id != r.ID() {
 			continue
 		}
-		err := each(&contract.Record{Key: r.Key, Revision: r.Revision, Create: r.Create,
+		err := each(&contract.Record{Key: r.Key, Revision: r.Revision, Part: r.Part, Create: r.Create,
 			Version: l.version, Lease: l.lease, Expiry: max(l.expiry, 0), Value: r.Value})
 		if err != nil {
 			return err

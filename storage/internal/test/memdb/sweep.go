@@ -23,7 +23,7 @@ func (b *Backend) Sweepable(ctx context.Context, limit int) (from contract.Sweep
 		if r.Revision > st.Compacted || len(from.Rows) > limit {
 			break
 		}
-		row := contract.SweepRow{Revision: r.Revision, Prev: r.Prev, Deleted: r.Deleted}
+		row := contract.SweepRow{ID: r.Revision, Prev: r.Prev, Deleted: r.Deleted}
 		from.Rows = append(from.Rows, row)
 	}
 	return from, nil
@@ -40,11 +40,11 @@ func (b *Backend) Sweep(ctx context.Context, p *contract.SweepPlan) (deleted int
 		if err := p.Check(t.state(b.d.now())); err != nil {
 			return false, err
 		}
-		gone := make(map[contract.Revision]bool, len(p.Revisions))
-		for _, r := range p.Revisions {
+		gone := make(map[contract.RowID]bool, len(p.Rows))
+		for _, r := range p.Rows {
 			gone[r] = true
 		}
-		deleted = t.keep(func(r *contract.Row) bool { return !gone[r.Revision] })
+		deleted = t.keep(func(r *contract.Row) bool { return !gone[r.ID()] })
 		t.store.swept = max(t.store.swept, p.Swept)
 		forgotten := func(a abortedRow) bool { return a.seen < p.Forget }
 		t.aborted = slices.DeleteFunc(slices.Clone(t.aborted), forgotten)

@@ -12,9 +12,10 @@ import (
 // tables is a version of what the database holds; see mvcc's documentation for what the tables
 // mean.
 type tables struct {
-	// log is in the order of revisions. Versions share its array: a later one has rows behind the
-	// end of an earlier one, where that does not look.
-	log []contract.Row
+	// log is in the order of revisions, and has no parts of transactions. Versions share its array:
+	// a later one has rows behind the end of an earlier one, where that does not look. parts is
+	// like it.
+	log, parts []contract.Row
 	// live is in the order of keys. Each version has its own.
 	live []liveRow
 	// leases is in the order of IDs. Versions may share it, so it is never changed.
@@ -25,10 +26,11 @@ type tables struct {
 }
 
 type liveRow struct {
-	key              contract.Key
-	revision, create contract.Revision
-	version          int64
-	lease            contract.Lease
+	key     contract.Key
+	id      contract.RowID
+	create  contract.Revision
+	version int64
+	lease   contract.Lease
 	// expiry is in microseconds since 1970, 0 for never, or the negative of the lease.
 	expiry int64
 }
@@ -74,9 +76,32 @@ func (t *tables) place(r contract.Revision) (i int, found bool) {
 	})
 }
 
-// row returns the row of the log at the revision, nil if there is none.
-func (t *tables) row(r contract.Revision) *contract.Row {
-	if i, found := t.place(r); found {
+// below returns the parts whose IDs are below one, and how they lie.
+func (t *tables) below(id contract.RowID) []contract.Row {
+	i, found := t.partPlace(id)
+	if found {
+		i++
+	}
+	return t.parts[i:]
+}
+
+func (t *tables) partPlace(id contract.RowID) (i int, found bool) {
+	return slices.BinarySearchFunc(t.parts, id, func(row contract.Row, id contract.RowID) int {
+		return cmp.Compare(id, row.ID())
+	})
+}
+
+// after returns the rows and the parts after a revision.
+func (t *tables) after(r contract.Revision) []contract.Row {
+	return slices.Concat(t.from(r+1), t.below(contract.Lowest(r)))
+}
+
+// row returns the row of the log with an ID, nil if there is none.
+func (t *tables) row(id contract.RowID) *contract.Row {
+	if i, found := t.partPlace(id); id < 0 && found {
+		return &t.parts[i]
+	}
+	if i, found := t.place(id); found {
 		return &t.log[i]
 	}
 	return nil
@@ -132,16 +157,23 @@ func (t *tables) token(at contract.Revision) (token contract.Token) {
 	return token
 }
 
-// append adds a row to the log, where the primary key allows it: behind the last one.
+// append adds a row to the log or the parts, where the primary key allows it: behind the last one.
 func (t *tables) append(r contract.Row) error {
-	if n := len(t.log); n > 0 && t.log[n-1].Revision >= r.Revision {
-		last := t.log[n-1].Revision
-		return contract.Errorf(contract.Data, "revision %d comes after revision %d", r.Revision, last)
-	}
 	if !r.Deleted && r.Value == nil {
 		r.Value = []byte{}
 	}
-	t.log = append(t.log, r)
+	rows := &t.log
+	if r.Part != 0 {
+		rows = &t.parts
+	}
+	if n := len(*rows); n > 0 {
+		if last := (*rows)[n-1]; last.Revision > r.Revision ||
+			last.Revision == r.Revision && last.Part >= r.Part {
+			return contract.Errorf(contract.Data, "revision %d comes after revision %d", r.Revision,
+				last.Revision)
+		}
+	}
+	*rows = append(*rows, r)
 	return nil
 }
 
@@ -164,13 +196,15 @@ func (t *tables) remove(k contract.Key) {
 
 // keep removes the rows of the log for which f returns false, and returns how many these were.
 func (t *tables) keep(f func(*contract.Row) bool) (removed int) {
-	kept := make([]contract.Row, 0, len(t.log))
-	for i := range t.log {
-		if f(&t.log[i]) {
-			kept = append(kept, t.log[i])
+	for _, rows := range []*[]contract.Row{&t.log, &t.parts} {
+		kept := make([]contract.Row, 0, len(*rows))
+		for i := range *rows {
+			if f(&(*rows)[i]) {
+				kept = append(kept, (*rows)[i])
+			}
 		}
+		removed += len(*rows) - len(kept)
+		*rows = kept
 	}
-	removed = len(t.log) - len(kept)
-	t.log = kept
 	return removed
 }

@@ -1,6 +1,7 @@
 package memdb
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -18,7 +19,8 @@ func (d *Database) Version() Version { return Version{d.version.Load()} }
 // restored from a copy. Transactions that are under way fail when they commit.
 func (d *Database) Return(v Version) {
 	t := *v.t
-	t.log = slices.Clip(t.log) // what comes next must not overwrite rows of later versions
+	// What comes next must not overwrite rows of later versions.
+	t.log, t.parts = slices.Clip(t.log), slices.Clip(t.parts)
 	d.version.Store(&t)
 }
 
@@ -27,13 +29,18 @@ func (v Version) State() contract.State {
 	return v.t.state(time.Time{})
 }
 
-// Log returns the rows of the log from a revision on, in their order.
-func (v Version) Log(from contract.Revision) []contract.Row { return v.t.from(from) }
+// Log returns the rows of the log from a revision on, in their order: the parts of a transaction
+// before its last row.
+func (v Version) Log(from contract.Revision) []contract.Row {
+	rows := slices.Concat(v.t.below(contract.Lowest(from-1)), v.t.from(from))
+	slices.SortStableFunc(rows, func(a, b contract.Row) int { return cmp.Compare(a.Revision, b.Revision) })
+	return rows
+}
 
 // Live returns the live row of a key, and whether there is one. Its value is not set.
 func (v Version) Live(k contract.Key) (contract.Record, bool) {
 	l := v.t.current(k)
-	return l.record(), l.revision != 0
+	return l.record(), l.id != 0
 }
 
 // AllLive returns all live rows, in the order of keys, without values.
@@ -46,8 +53,8 @@ func (v Version) AllLive() []contract.Record {
 }
 
 func (l *liveRow) record() contract.Record {
-	return contract.Record{Key: l.key, Revision: l.revision, Create: l.create, Version: l.version,
-		Lease: l.lease, Expiry: max(l.expiry, 0)}
+	return contract.Record{Key: l.key, Revision: l.id.Revision(), Part: l.id.Part(),
+		Create: l.create, Version: l.version, Lease: l.lease, Expiry: max(l.expiry, 0)}
 }
 
 // Recorded returns the fingerprint and the boot that the store row holds.

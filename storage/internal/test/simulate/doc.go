@@ -36,7 +36,8 @@
 // It sees every version of the tables, and knows what every client was told (judge_test.go).
 //
 //   - log: revisions are dense, each row names the one that it replaced, and the live rows are what
-//     the log says. Every row that can be read is there.
+//     the log says. Every row that can be read is there. A transaction has all its rows at one
+//     revision.
 //   - durable: what was acknowledged was written while the request was under way, once, at its
 //     revision, as it was asked for. A power failure does not take it away if the settings are
 //     strict.
@@ -50,7 +51,8 @@
 //   - expectation: what a write replaces is what its client had read, not only its revision.
 //   - conflict: a write that is refused because of its key's revision met that revision.
 //   - condition: a write that compares other keys was done where the comparisons came out as it
-//     demands, and one that was refused for them met a state in which they did not.
+//     demands and nothing was written that was to be untouched, and one that was refused for that
+//     met a state in which it was not so.
 //   - linearizable: an answer is what the database held at some moment between the request and the
 //     answer. All pages of a list show one such moment.
 //   - backwards, history: a process never shows a lower head than before, nor another one at the

@@ -106,6 +106,9 @@ func (w *world) wrote(g *contract.Group, r *contract.GroupResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, o := range r.Outcomes {
+		if o.Part != 0 {
+			continue // the last row of a transaction stands for it
+		}
 		if id, err := strconv.Atoi(string(g.Mutations[i].Value)); o.Accepted && err == nil {
 			w.judge.writers[rowName{o.Revision, g.Token}] = w.judge.ops[id]
 		}
@@ -164,14 +167,17 @@ func (j *judge) append(r contract.Row, st contract.State, last *moment) {
 		j.violate("refused", "row %d is of a group that had seen %d, and compacted was %d: a record "+
 			"that it is not done may be forgotten", r.Revision, seen.Revision, last.st.Compacted)
 	}
-	if r.Revision != n.parent.rev()+1 || st.Head.Epoch != last.st.Head.Epoch {
-		j.violate("log", "revision %d follows %d", r.Revision, n.parent.rev())
+	if before := &n.parent.row; before.Part == 0 && (r.Revision != before.Revision+1 || r.Part > 1) ||
+		before.Part != 0 && (r.Revision != before.Revision || r.Token != before.Token ||
+			r.Part != 0 && r.Part != before.Part+1 || r.Part == 0 && r.Parts() != before.Part) ||
+		st.Head.Epoch != last.st.Head.Epoch {
+		j.violate("log", "row %d follows %d", r.ID(), before.ID())
 	}
 	was := j.model[r.Key]
 	n.prev = was
-	create, version, prev := r.Revision, int64(1), contract.Revision(0)
+	create, version, prev := r.Revision, int64(1), contract.RowID(0)
 	if was != nil {
-		create, version, prev = was.row.Create, was.row.Version+1, was.rev()
+		create, version, prev = was.row.Create, was.row.Version+1, was.row.ID()
 	}
 	if r.Prev != prev || r.Create != create || r.Version != version {
 		j.violate("log", "the row %d of %s replaces %d, created at %d, version %d; it should "+
@@ -186,11 +192,13 @@ func (j *judge) append(r contract.Row, st contract.State, last *moment) {
 	} else {
 		j.model[r.Key] = n
 	}
-	n.op = j.writers[rowName{r.Revision, r.Token}]
+	if r.Part == 0 {
+		n.op = j.writers[rowName{r.Revision, r.Token}]
+	}
 	switch {
 	case n.op != nil:
 		j.done(n)
-	case r.Deleted:
+	case r.Deleted && r.Part == 0 && r.Parts() == 0:
 		if l, ok := last.v.Live(r.Key); ok && (l.Expiry == 0 ||
 			l.Expiry > j.w.s.newestTime().UnixMicro()) {
 			j.violate("expiry", "%s, which expires at %d, was deleted at %d, at the time %d",
@@ -199,21 +207,19 @@ func (j *judge) append(r contract.Row, st contract.State, last *moment) {
 	}
 }
 
-// done judges the row of a request.
+// done judges the row of a request, or all rows of a transaction, of which this is the last one.
 func (j *judge) done(n *node) {
 	o, r := n.op, &n.row
-	m := &o.m
-	if r.Key != m.Key || r.Deleted != m.Delete || !m.Delete && string(r.Value) != string(m.Value) {
-		j.violate("log", "request %d wrote %q to %s, and row %d is %q of %s", o.id, m.Value, m.Key,
-			r.Revision, r.Value, r.Key)
-	}
-	if !m.Expects(r.Prev) {
-		j.violate("expectation", "request %d expects %s at %d, and has replaced %d", o.id, m.Key,
-			m.Expect, r.Prev)
-	}
-	if m.Expect > 0 && n.prev != nil && string(n.prev.row.Value) != o.expected {
-		j.violate("expectation", "request %d had read %s at %d as %q, and has replaced %q there",
-			o.id, m.Key, m.Expect, o.expected, n.prev.row.Value)
+	ms := o.all()
+	row := n
+	for i := len(ms) - 1; i >= 0; i-- {
+		if (row == n) != (row.row.Part == 0) || row.rev() != n.rev() || row.row.Part%len(ms) != (i+1)%len(ms) {
+			j.violate("log", "request %d has %d keys, and row %d is among its rows", o.id, len(ms),
+				row.row.ID())
+			return
+		}
+		j.did(o, &ms[i], row)
+		row = row.parent
 	}
 	if o.refused {
 		j.violate("refused", "request %d was told that nothing was written, and is in the log "+
@@ -225,6 +231,31 @@ func (j *judge) done(n *node) {
 		}
 	}
 	o.nodes = append(o.nodes, n)
+}
+
+// did judges the row of a mutation.
+func (j *judge) did(o *op, m *contract.Mutation, n *node) {
+	r := &n.row
+	if r.Key != m.Key || r.Deleted != m.Delete || !m.Delete && string(r.Value) != string(m.Value) {
+		j.violate("log", "request %d wrote %q to %s, and row %d is %q of %s", o.id, m.Value, m.Key,
+			r.Revision, r.Value, r.Key)
+	}
+	if !m.Expects(r.Prev) {
+		j.violate("expectation", "request %d expects %s at %d, and has replaced %d", o.id, m.Key,
+			m.Expect, r.Prev)
+	}
+	if o.rest == nil && m.Expect > 0 && n.prev != nil && string(n.prev.row.Value) != o.expected {
+		j.violate("expectation", "request %d had read %s at %d as %q, and has replaced %q there",
+			o.id, m.Key, m.Expect, o.expected, n.prev.row.Value)
+	}
+}
+
+// begin returns the first row of the transaction of which the row is the last one.
+func (n *node) begin() *node {
+	for n.parent != nil && n.parent.row.Part != 0 {
+		n = n.parent
+	}
+	return n
 }
 
 // declare judges that a group is declared not done: what it had seen is in this history, and no row
@@ -283,7 +314,7 @@ func (j *judge) checkTables(v memdb.Version, st contract.State) {
 	}
 	for _, l := range live {
 		n := j.model[l.Key]
-		if n == nil || n.rev() != l.Revision || n.row.Create != l.Create || n.row.Version != l.Version {
+		if n == nil || n.row.ID() != l.ID() || n.row.Create != l.Create || n.row.Version != l.Version {
 			j.violate("log", "the live row of %s is %+v", l.Key, l)
 		}
 	}
@@ -295,9 +326,9 @@ func (j *judge) checkTables(v memdb.Version, st contract.State) {
 		}
 	}
 	// What can be read has to be there.
-	have := map[contract.Revision]bool{}
+	have := map[contract.RowID]bool{}
 	for _, r := range v.Log(0) {
-		have[r.Revision] = true
+		have[r.ID()] = true
 		if slices.Contains(aborted, r.Token) {
 			j.violate("refused", "row %d is in the log, and its group is declared not done",
 				r.Revision)
@@ -310,7 +341,7 @@ func (j *judge) checkTables(v memdb.Version, st contract.State) {
 			seen[k] = true
 			needed = needed || !n.row.Deleted
 		}
-		if needed && !have[n.rev()] {
+		if needed && !have[n.row.ID()] {
 			j.violate("compaction", "row %d of %s is gone, and compacted is %d", n.rev(), n.row.Key,
 				st.Compacted)
 		}
@@ -606,18 +637,26 @@ func (j *judge) written(o *op, done contract.Outcome, err error) {
 		// same may have changed it.
 		found := func(is func(contract.Revision) bool) bool {
 			return j.some(o, func(m *moment) bool {
-				l, _ := m.v.Live(o.m.Key)
+				l, _ := m.v.Live(conflict.Key)
 				return is(l.Revision)
 			})
 		}
-		if !found(func(r contract.Revision) bool { return !o.m.Expects(r) }) ||
+		if !j.some(o, func(m *moment) bool {
+			return slices.ContainsFunc(o.all(), func(w contract.Mutation) bool {
+				l, _ := m.v.Live(w.Key)
+				return !w.Expects(l.ID())
+			})
+		}) ||
 			conflict.Current >= 0 &&
 				!found(func(r contract.Revision) bool { return r == conflict.Current }) {
 			j.violate("conflict", "request %d expects %s at %d, and is refused: %v; it was not so "+
 				"between the turns %d and %d", o.id, o.m.Key, o.m.Expect, err, o.call, o.end)
 		}
 	case errors.Is(err, contract.ErrCondition):
-		if !j.some(o, func(m *moment) bool { return !met(o.m.If, m.v.AllLive()) }) {
+		since := o.m.If.Since
+		if !j.some(o, func(m *moment) bool {
+			return !met(o.m.If, m.v.AllLive()) || m.st.Compacted > since || m.head.touched(o.m.If)
+		}) {
 			j.violate("condition", "request %d is refused because of its condition, which was met "+
 				"between the turns %d and %d", o.id, o.call, o.end)
 		}
@@ -635,13 +674,24 @@ func (j *judge) written(o *op, done contract.Outcome, err error) {
 	}
 }
 
-// met tells whether a condition is met, of which no comparison is of a value.
+// touched tells whether a row up to this one has touched what a condition demands to be untouched.
+func (n *node) touched(c *contract.Condition) bool {
+	for ; n != nil && n.rev() > c.Since; n = n.parent {
+		if c.Touches(n.row.Key) {
+			return true
+		}
+	}
+	return false
+}
+
+// met tells whether the comparisons of a condition come out as it demands, of which no comparison
+// is of a value.
 func met(c *contract.Condition, live []contract.Record) bool {
 	return c.Met(func(c *contract.Comparison) bool {
 		some, misfit := false, false
 		for _, r := range live {
 			if r.Key >= c.Start && r.Key < c.End {
-				some, misfit = true, misfit || !c.Fits(contract.Current{Revision: r.Revision,
+				some, misfit = true, misfit || !c.Fits(contract.Current{ID: r.ID(),
 					Create: r.Create, Version: r.Version, Lease: r.Lease}, nil)
 			}
 		}
@@ -662,7 +712,7 @@ func (j *judge) acknowledged(o *op, done contract.Outcome) {
 		return
 	}
 	n := o.nodes[i]
-	if n.row.Prev != done.Prev || n.row.Create != done.Create || n.row.Version != done.Version ||
+	if o.rest == nil && (n.row.Prev != done.Prev || n.row.Create != done.Create || n.row.Version != done.Version) ||
 		!done.Accepted {
 		j.violate("log", "request %d was told %+v of its row %+v", o.id, done, n.row)
 	}
@@ -672,11 +722,12 @@ func (j *judge) acknowledged(o *op, done contract.Outcome) {
 	n.acked, n.shown = true, true
 	if o.m.If != nil {
 		var before []contract.Record
-		for _, b := range n.parent.stateAt() {
+		found := n.begin().parent
+		for _, b := range found.stateAt() {
 			before = append(before, contract.Record{Key: b.row.Key, Revision: b.rev(),
 				Create: b.row.Create, Version: b.row.Version, Lease: b.row.Lease})
 		}
-		if !met(o.m.If, before) {
+		if !met(o.m.If, before) || found.touched(o.m.If) {
 			j.violate("condition", "request %d is written at %d, where its condition was not met",
 				o.id, n.rev())
 		}
@@ -701,10 +752,13 @@ func (j *judge) acknowledged(o *op, done contract.Outcome) {
 	}
 	m := o.memory
 	m.floor = max(m.floor, n.rev())
-	if m.heads = append(m.heads, shown{j.w.turns.now(), n}); n.row.Deleted {
-		delete(m.known, o.key)
-	} else {
-		m.known[o.key] = known{revision: n.rev(), era: o.era, value: string(n.row.Value)}
+	m.heads = append(m.heads, shown{j.w.turns.now(), n})
+	for first := n.begin().parent; n != first; n = n.parent {
+		if n.row.Deleted {
+			delete(m.known, n.row.Key)
+		} else {
+			m.known[n.row.Key] = known{revision: n.rev(), era: o.era, value: string(n.row.Value)}
+		}
 	}
 }
 
@@ -810,9 +864,9 @@ func (j *judge) swept(reaped time.Time) {
 				"compacted is %d", seen.Revision, m.st.Compacted)
 		}
 	}
-	live := map[contract.Revision]bool{}
+	live := map[contract.RowID]bool{}
 	for _, l := range now.AllLive() {
-		live[l.Revision] = true
+		live[l.ID()] = true
 		n := j.model[l.Key]
 		if o := n.op; o != nil && o.m.TTL > 0 && n.row.Time.Add(o.m.TTL).Before(reaped) {
 			j.violate("expiry", "%s, which was written at %d for %s, still exists", l.Key,
@@ -820,7 +874,7 @@ func (j *judge) swept(reaped time.Time) {
 		}
 	}
 	for _, r := range now.Log(0) {
-		if r.Revision < m.st.Compacted && !live[r.Revision] {
+		if r.Revision < m.st.Compacted && !live[r.ID()] {
 			j.violate("compaction", "the row %d of %q is still there, and compacted is %d",
 				r.Revision, r.Key, m.st.Compacted)
 		}

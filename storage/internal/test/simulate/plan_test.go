@@ -75,7 +75,7 @@ func (p plan) GoTest(name string) string {
 var clientVerbs = []string{"update", "update", "update", "update", "create", "create", "overwrite",
 	"stale", "stale", "delete", "delete", "expire", "get", "get", "get", "head", "list", "list",
 	"listAt", "count", "watch", "watch", "watch", "unwatch", "compact", "compact", "sweep", "reap",
-	"poison", "condition", "condition"}
+	"poison", "condition", "condition", "transaction", "transaction", "transaction"}
 
 // faults are the kinds of faults. A run has some of them, so that each is met with and without the
 // others.

@@ -181,6 +181,8 @@ type op struct {
 	gone      bool // its process was killed before it ended
 	ended     bool
 	m         contract.Mutation
+	// rest are the other mutations of a transaction.
+	rest []contract.Mutation
 	// expected is the value that the client had read at m.Expect.
 	expected string
 	nodes    []*node      // that it has written
@@ -237,6 +239,9 @@ func (p *process) client(a *action) {
 		write(contract.Mutation{Key: o.key, Expect: contract.Any}, "")
 	case "condition":
 		write(contract.Mutation{Key: o.key, Expect: contract.Any, If: p.condition(a)}, "")
+	case "transaction":
+		m, rest := p.transaction(a, o)
+		begin(func() func() { return o.transact(ctx, s, m, rest) })
 	case "stale":
 		k := p.memory.known[o.key]
 		if k.revision == 0 {
@@ -354,6 +359,52 @@ func (p *process) condition(a *action) *contract.Condition {
 	}
 	return &contract.Condition{Comparisons: []contract.Comparison{c}, Hold: a.N%5 > 1}
 }
+
+// transaction are mutations of up to four keys, which mostly expect what their client knows, or any
+// state. They may demand that a range is untouched since the newest revision that was shown.
+func (p *process) transaction(a *action, o *op) (m contract.Mutation, rest []contract.Mutation) {
+	var ms []contract.Mutation
+	for i := range 2 + a.N%3 {
+		key := allKeys[(a.Key+i*(1+a.N/3%2))%len(allKeys)]
+		k := p.memory.known[key]
+		m := contract.Mutation{Key: key, Value: []byte(fmt.Sprint(o.id)), Expect: k.revision, Era: k.era}
+		switch {
+		case k.revision == 0 || a.N/6%3 == 0:
+			m.Expect, m.Era = contract.Any, 0
+		case (a.N/18+i)%3 == 0:
+			m.Delete = true
+		}
+		ms = append(ms, m)
+	}
+	if a.N/7%2 == 0 {
+		ms[0].If = p.condition(a)
+	}
+	if a.N/14%3 == 0 && p.memory.floor > 0 {
+		if ms[0].If == nil {
+			ms[0].If = &contract.Condition{Hold: true}
+		}
+		ms[0].Era = p.memory.known[ms[0].Key].era
+		if ms[0].Era == 0 {
+			ms[0].Era = p.store.EraOf(p.memory.floor)
+		}
+		ms[0].If.Since = p.memory.floor
+		ms[0].If.Untouched = []contract.Span{{Start: "/b/", End: "/b/2"}}
+	}
+	return ms[0], ms[1:]
+}
+
+// transact writes a transaction, and returns what has to be judged of it.
+func (o *op) transact(ctx context.Context, s *mvcc.Engine, m contract.Mutation,
+	rest []contract.Mutation) func() {
+	o.m, o.rest, o.era = m, rest, s.Era()
+	revision, err := s.Transact(ctx, o.all())
+	return func() {
+		o.w.judge.written(o, contract.Outcome{Accepted: true, Revision: revision}, err)
+	}
+}
+
+// all are the mutations of the request.
+func (o *op) all() []contract.Mutation { return append([]contract.Mutation{o.m}, o.rest...) }
 
 // write writes, and returns what has to be judged of it.
 func (o *op) write(ctx context.Context, s *mvcc.Engine, m contract.Mutation, expected string) func() {

@@ -455,9 +455,25 @@ func (b *backend) State(ctx context.Context) (contract.State, error) {
 
 func (b *backend) Tail(ctx context.Context, from contract.Revision, limit int, prev contract.Prev) (
 	*contract.Tail, error) {
-	t, err := read(b, ctx, "Tail", fmt.Sprint(from, limit),
+	return b.logged(ctx, "Tail", fmt.Sprint(from, limit),
+		func(ctx context.Context) (*contract.Tail, error) {
+			return b.mem.Tail(ctx, from, limit, prev)
+		})
+}
+
+func (b *backend) Parts(ctx context.Context, below contract.RowID, upto contract.Revision, limit int,
+	prev contract.Prev) (*contract.Tail, error) {
+	return b.logged(ctx, "Parts", fmt.Sprint(below, upto, limit),
+		func(ctx context.Context) (*contract.Tail, error) {
+			return b.mem.Parts(ctx, below, upto, limit, prev)
+		})
+}
+
+func (b *backend) logged(ctx context.Context, method, detail string,
+	f func(context.Context) (*contract.Tail, error)) (*contract.Tail, error) {
+	t, err := read(b, ctx, method, detail,
 		func(ctx context.Context) (contract.Tail, error) {
-			t, err := b.mem.Tail(ctx, from, limit, prev)
+			t, err := f(ctx)
 			if err != nil {
 				return contract.Tail{}, err
 			}
@@ -537,11 +553,11 @@ func (b *backend) Replaced(ctx context.Context, q contract.ReplacedQuery) (
 	return a.rows, a.st, err
 }
 
-func (b *backend) Values(ctx context.Context, revisions []contract.Revision) (
+func (b *backend) Values(ctx context.Context, ids []contract.RowID) (
 	[]contract.Row, contract.State, error) {
-	a, err := read(b, ctx, "Values", fmt.Sprint(revisions),
+	a, err := read(b, ctx, "Values", fmt.Sprint(ids),
 		func(ctx context.Context) (a rowsAnswer, err error) {
-			a.rows, a.st, err = b.mem.Values(ctx, revisions)
+			a.rows, a.st, err = b.mem.Values(ctx, ids)
 			return a, err
 		}, func(a *rowsAnswer) *contract.State { return &a.st })
 	return a.rows, a.st, err
