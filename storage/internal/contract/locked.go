@@ -123,6 +123,10 @@ func SweepBatch(ctx context.Context, b Backend, limit int) (deleted int, st Stat
 func (from *Sweepable) findParts(ctx context.Context, b Backend, limit int) error {
 	limit = max(limit, 2*(MaxParts+1))
 	t, err := b.Parts(ctx, Lowest(from.State.Swept-1), from.State.Compacted, limit, NoValues)
+	if err == nil {
+		// An answer of before, as a standby gives it, would lack parts.
+		err = (&SweepPlan{Epoch: from.State.Head.Epoch, Compacted: from.State.Compacted}).Check(t.State)
+	}
 	if err != nil {
 		return err
 	}

@@ -593,3 +593,43 @@ func TestKeyRanges(t *testing.T) {
 		}
 	}
 }
+
+// TestInterleave: parts come before the last row of their transaction. A transaction that lacks one
+// is left out, and then its revision is missing.
+func TestInterleave(t *testing.T) {
+	rows := []contract.Row{{Key: "seen", Revision: 1, Token: contract.NewTransactionToken(9)},
+		{Key: "a", Revision: 2}, {Key: "b", Revision: 3, Token: contract.NewTransactionToken(2)},
+		{Revision: 4, Token: contract.NewTransactionToken(7)}, // a marker has none
+		{Key: "c", Revision: 5, Token: contract.NewTransactionToken(1)}}
+	part := func(row, n int) contract.Row {
+		return contract.Row{Key: "part", Revision: rows[row].Revision, Part: n, Token: rows[row].Token}
+	}
+	another := part(2, 2)
+	another.Token = contract.NewTransactionToken(2)
+	for _, test := range []struct {
+		parts []contract.Row
+		want  string
+		gap   contract.Revision
+	}{
+		{[]contract.Row{part(0, 1), part(2, 1), part(2, 2), part(4, 1)}, "1 2 3.1 3.2 3 4 5.1 5", 0},
+		{[]contract.Row{part(2, 2), part(4, 1)}, "1 2 4 5.1 5", 3},
+		{[]contract.Row{part(2, 1), part(4, 1)}, "1 2 4 5.1 5", 3},
+		{[]contract.Row{part(2, 1), another, part(4, 1)}, "1 2 4 5.1 5", 3},
+		{[]contract.Row{part(2, 1), part(2, 2)}, "1 2 3.1 3.2 3 4", 5},
+		{nil, "1 2 4", 3},
+	} {
+		whole := interleave(rows, test.parts, 1)
+		var got []string
+		for _, r := range whole {
+			if r.Part != 0 {
+				got = append(got, fmt.Sprintf("%d.%d", r.Revision, r.Part))
+			} else {
+				got = append(got, fmt.Sprint(r.Revision))
+			}
+		}
+		tail := &contract.Tail{State: contract.State{Head: contract.Position{Revision: 5}}}
+		if gap := missing(1, tail, whole[1:]); strings.Join(got, " ") != test.want || gap != test.gap {
+			t.Errorf("the rows are %v, and %d is missing, want %s, %d", got, gap, test.want, test.gap)
+		}
+	}
+}

@@ -42,9 +42,9 @@ func (s *Engine) addParts(ctx context.Context, t *contract.Tail, seen contract.R
 		if err != nil {
 			return err
 		}
-		if p.State.Head.Epoch != t.State.Head.Epoch {
-			return contract.Errorf(contract.Unavailable, "the database's history has changed while "+
-				"it was read: try again")
+		if _, err := s.compare(t.State.Head, p.State); err != nil {
+			return contract.Errorf(contract.Unavailable, "the database's answers are of different "+
+				"servers or histories, and are read again: %w", err)
 		}
 		t.State.Compacted = max(t.State.Compacted, p.State.Compacted)
 		for i := range p.Rows {
