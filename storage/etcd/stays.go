@@ -21,9 +21,10 @@ type stays struct {
 	conn   net.Conn
 	buf    *bufio.ReadWriter
 	header http.Header
-	// chunked: the client knows HTTP/1.1. body is nil until the header was written.
+	// chunked: the client knows HTTP/1.1. body is nil until the header was written. It collects what
+	// is written until it is flushed, as net/http does: some clients take each chunk for a message.
 	chunked bool
-	body    io.Writer
+	body    *bufio.Writer
 	read    chan struct{}
 }
 
@@ -59,10 +60,10 @@ func (s *stays) WriteHeader(code int) {
 	for _, name := range []string{"Content-Length", "Trailer", "Transfer-Encoding"} {
 		s.header.Del(name)
 	}
-	s.body = s.buf
+	s.body = s.buf.Writer
 	if s.chunked {
 		s.header.Set("Transfer-Encoding", "chunked")
-		s.body = httputil.NewChunkedWriter(s.buf)
+		s.body = bufio.NewWriter(httputil.NewChunkedWriter(s.buf))
 	}
 	// What cannot be written is found when it is flushed.
 	_, _ = fmt.Fprintf(s.buf, "HTTP/1.1 %d %s\r\n", code, http.StatusText(code))
@@ -79,6 +80,9 @@ func (s *stays) Write(p []byte) (int, error) {
 // FlushError is for [http.ResponseController].
 func (s *stays) FlushError() error {
 	s.WriteHeader(http.StatusOK)
+	if err := s.body.Flush(); err != nil {
+		return err
+	}
 	return s.buf.Flush()
 }
 
@@ -90,6 +94,7 @@ func (s *stays) end(whole bool, within time.Duration) {
 	if whole {
 		_ = s.SetWriteDeadline(time.Now().Add(within))
 		s.WriteHeader(http.StatusOK)
+		_ = s.body.Flush()
 		if s.chunked {
 			_, _ = s.buf.WriteString("0\r\n\r\n")
 		}
