@@ -93,8 +93,8 @@ func databaseError(resource schema.GroupResource, err *contract.Error) error {
 	case contract.Data: // it is about the object
 		return apistorage.NewInternalError(err)
 	case contract.Invalid:
-		return apistorage.NewInternalError(errors.New("the database is not as this server needs it. " +
-			logSaysMore))
+		return apistorage.NewInternalError(errors.New("the database is not as this server needs it: " +
+			"the server's log says more"))
 	case contract.Full:
 		return statusError(resource, http.StatusInsufficientStorage, "InsufficientStorage",
 			"the database has no room left, and nothing was written. "+logSaysMore, 0)

@@ -515,7 +515,7 @@ func TestGatewayClientsLeave(t *testing.T) {
 	c := serveServer(t, s)
 	pages := httptest.NewServer(s.Gateway())
 	defer pages.Close()
-	ask := func(version, path, body string) (net.Conn, *http.Response) {
+	ask := func(version, path, body string) (net.Conn, *bufio.Scanner) {
 		t.Helper()
 		conn, err := net.Dial("tcp", strings.TrimPrefix(pages.URL, "http://"))
 		if err != nil {
@@ -528,11 +528,12 @@ func TestGatewayClientsLeave(t *testing.T) {
 		if strings.Contains(path, "lock") {
 			return conn, nil // nothing comes
 		}
+		//nolint:bodyclose // it ends with its connection
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil || answer.StatusCode != http.StatusOK {
 			t.Fatalf("%v, %v", answer, err)
 		}
-		return conn, answer
+		return conn, bufio.NewScanner(answer.Body)
 	}
 	watching := func(n int64) {
 		t.Helper()
@@ -543,8 +544,7 @@ func TestGatewayClientsLeave(t *testing.T) {
 	watch := `{"create_request":{"key":"aw=="}}`
 	for _, version := range []string{"HTTP/1.1", "HTTP/1.0"} {
 		for _, behind := range []string{"", "\r\n", "GET / HTTP/1.1\r\n\r\n"} {
-			conn, answer := ask(version, "/v3/watch", watch)
-			lines := bufio.NewScanner(answer.Body)
+			conn, lines := ask(version, "/v3/watch", watch)
 			if !lines.Scan() || !strings.Contains(lines.Text(), `"created":true`) {
 				t.Fatalf("%s: %v", lines.Text(), lines.Err())
 			}

@@ -243,7 +243,7 @@ func TestReadinessIsShared(t *testing.T) {
 		get := func(ctx context.Context) {
 			go func() { answers <- j.get(ctx) }()
 			synctest.Wait()
-			time.Sleep(time.Millisecond) // of the test's clock: nobody comes at the same moment
+			<-time.After(time.Millisecond) // of the test's clock: nobody comes at the same moment
 		}
 		get(t.Context())
 		for range 50 {
