@@ -21,8 +21,9 @@ type stays struct {
 	conn   net.Conn
 	buf    *bufio.ReadWriter
 	header http.Header
-	// chunked: the client knows HTTP/1.1. body is nil until the header was written. It collects what
-	// is written until it is flushed, as net/http does: some clients take each chunk for a message.
+	// chunked: the client knows HTTP/1.1. body is nil until the header was written. It collects
+	// what is written until it is flushed, as net/http does: some clients take each chunk for a
+	// message.
 	chunked bool
 	body    *bufio.Writer
 	read    chan struct{}
