@@ -56,12 +56,15 @@ func (s *Store) CheckEncryption(ctx context.Context, prefix string,
 				End: database.PrefixEnd(root), Limit: sampled})
 			if err != nil {
 				s.log.Warn("cannot look whether all stored objects can be decrypted", "err", err)
-				return check.missing()
+				return check.missing(nil)
 			}
 			if len(page.KVs) == 0 {
 				break
 			}
 			directory, resources := directoryOf(root, page.KVs[0].Key)
+			if err := check.missing(resources); err != nil {
+				return err
+			}
 			check.look(ctx, directory, page.KVs, resources)
 			next = database.PrefixEnd(directory)
 			first, _, _ := strings.Cut(string(directory[len(root):]), "/")
@@ -70,7 +73,7 @@ func (s *Store) CheckEncryption(ctx context.Context, prefix string,
 			}
 		}
 	}
-	return check.missing()
+	return check.missing(nil)
 }
 
 // directoryOf is where the objects beside a key are, and the resources that they may be of: what is
@@ -154,11 +157,12 @@ func (c *keyCheck) look(ctx context.Context, directory contract.Key, kvs []mvcc.
 	}
 }
 
-// missing says for which objects there is no key.
-func (c *keyCheck) missing() error {
+// missing says for which objects there is no key. Those that may be of one of the resources that are
+// looked at next are left for later: another directory may have one that the key decrypts.
+func (c *keyCheck) missing(next []schema.GroupResource) error {
 	for _, f := range c.failed {
 		if !slices.ContainsFunc(f.resources, func(r schema.GroupResource) bool {
-			return c.opened[opening{f.sealing, r}]
+			return c.opened[opening{f.sealing, r}] || slices.Contains(next, r)
 		}) {
 			return fmt.Errorf("the objects below %s are encrypted by %s with the key %q: %w",
 				strings.TrimSuffix(string(f.directory), "/"), f.provider, f.key, f.err)
