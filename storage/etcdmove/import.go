@@ -99,7 +99,7 @@ func temporary() (*os.File, error) {
 	return f, nil
 }
 
-// reader reads an etcd in the order of its keys, and puts them into that of their revisions.
+// reader reads an etcd in the order of its keys, and puts them into that of a backup.
 type reader struct {
 	client   *clientv3.Client
 	store    *mvcc.Engine

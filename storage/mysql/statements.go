@@ -321,11 +321,12 @@ WHERE s.id = $store`
 // deletions hold nothing.
 const selectGrowth = `
 SELECT ` + state + `,
-       z.objects, z.written - z.replaced, z.replaced
+       z.objects, z.written - z.replaced, z.replaced, z.logged
 FROM ` + storeAndHead + `
 JOIN (SELECT CAST(COALESCE(SUM(NOT g.deleted), 0) AS SIGNED) - COUNT(p.revision) AS objects,
              CAST(COALESCE(SUM(IF(g.deleted, 0, LENGTH(g.key) + LENGTH(g.value))), 0) AS SIGNED) AS written,
-             CAST(COALESCE(SUM(LENGTH(p.key) + LENGTH(p.value)), 0) AS SIGNED) AS replaced
+             CAST(COALESCE(SUM(LENGTH(p.key) + LENGTH(p.value)), 0) AS SIGNED) AS replaced,
+             COUNT(*) AS logged
       FROM rowkeeper_log g FORCE INDEX (PRIMARY)
       LEFT JOIN rowkeeper_log p FORCE INDEX (PRIMARY) ON p.store = $store AND p.revision = NULLIF(g.prev_revision, 0)
       WHERE g.store = $store AND (g.revision > ? OR g.revision < ?)) z

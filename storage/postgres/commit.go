@@ -155,14 +155,17 @@ func (in *input) result(g *contract.Group, o outcome) (*contract.GroupResult, er
 	}
 	accepted, currents, creations := columns[0], columns[1], columns[2]
 	versions, leases := columns[3], columns[4]
-	refused := false
-	for at := range accepted {
-		refused = refused || !accepted.bool(at)
+	met := in.condition == nil || r.bool(15)
+	fits := func(i int) bool {
+		return accepted.bool(in.place[i]) && (met || g.Mutations[i].If == nil)
 	}
-	refused = refused && g.Whole
+	refused, full := false, g.Full(before.Revision)
+	for i := range g.Mutations {
+		refused = refused || g.Whole && !fits(i)
+	}
 	removed := 0
 	for at := range accepted {
-		if !refused && accepted.bool(at) && in.wantsPrevious[at] {
+		if !refused && full == nil && accepted.bool(at) && in.wantsPrevious[at] {
 			removed++
 		}
 	}
@@ -171,7 +174,6 @@ func (in *input) result(g *contract.Group, o outcome) (*contract.GroupResult, er
 		return nil, unreadable(err)
 	}
 
-	met := in.condition == nil || r.bool(15)
 	res := &contract.GroupResult{Before: before, State: st, Time: now,
 		LockWait: max(now.Sub(o.lock[0].time(0)), 0),
 		Outcomes: make([]contract.Outcome, len(g.Mutations))}
@@ -180,9 +182,11 @@ func (in *input) result(g *contract.Group, o outcome) (*contract.GroupResult, er
 		at := in.place[i]
 		current := currents.revision(at)
 		switch {
-		case refused && (accepted.bool(at) || !met && m.If == nil):
-			res.Outcomes[i].Revision = current.Revision() // for another mutation of the transaction
-		case !accepted.bool(at):
+		case refused && fits(i): // for another mutation of the transaction
+			res.Outcomes[i].Revision = current.Revision()
+		case full != nil && fits(i):
+			res.Outcomes[i] = contract.Outcome{Revision: current.Revision(), Err: full}
+		case !fits(i):
 			res.Outcomes[i] = contract.Refused(m, current, met, in.wantsPrevious[at])
 		case at <= answered: // it lost to the one that stands for it
 			res.Outcomes[i].Revision = current.Revision()

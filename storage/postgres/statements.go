@@ -402,11 +402,11 @@ FROM header CROSS JOIN (
 //
 // $1 revision, $2 the ID below which the parts are.
 var sqlGrowth = ofStore(`WITH` + state + `
-SELECT header.*, grown.objects, grown.written - grown.replaced, grown.replaced
+SELECT header.*, grown.objects, grown.written - grown.replaced, grown.replaced, grown.logged
 FROM header CROSS JOIN (
     SELECT count(*) FILTER (WHERE NOT g.deleted) - count(p.bytes) AS objects,
            coalesce(sum(octet_length(g.key) + octet_length(g.value)) FILTER (WHERE NOT g.deleted), 0)::bigint AS written,
-           coalesce(sum(p.bytes), 0)::bigint AS replaced
+           coalesce(sum(p.bytes), 0)::bigint AS replaced, count(*) AS logged
     FROM (
         (SELECT prev_revision, deleted, key, value FROM rowkeeper_log WHERE store = $store::integer AND revision > $1::bigint ORDER BY revision OFFSET 0)
         UNION ALL
@@ -634,13 +634,16 @@ FROM`, `, p.previous, (SELECT met FROM compared)
 FROM`).Replace(leasedText)
 
 // sqlWholeGroup is sqlComparedGroup for a transaction. All its mutations are accepted if each fits,
-// and else none; the answer tells which fit. They have the revision after the head. The last one is
-// the row at it, and each of the others a part; see contract.RowID.
+// the condition is met and there is room for parts, and else none; the answer tells which fit. They
+// have the revision after the head. The last one is the row at it, and each of the others a part;
+// see contract.RowID, and contract.Group.Full for the last revision at which there may be some.
 var sqlWholeGroup = ofStore(strings.NewReplacer(
-	`i.fits AND g.holds`, `bool_and(i.fits) OVER () AND g.holds`,
+	`
+           AND (SELECT met FROM compared) AS fits`, ` AS fits`,
+	`i.fits AND g.holds`, `bool_and(i.fits) OVER () AND (SELECT met FROM compared) AND g.head < 9223372036854775807 / 512 AND g.holds`,
 	`
            g.head + count(*) FILTER (WHERE i.fits) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,`, `
-           CASE WHEN i.n = count(*) OVER () THEN g.head + 1 ELSE -((g.head + 1) * 512 + i.n) END AS revision, g.head + 1 AS written, i.fits,`,
+           CASE WHEN i.n = count(*) OVER () THEN g.head + 1 WHEN g.head < 9223372036854775807 / 512 THEN -((g.head + 1) * 512 + i.n) END AS revision, g.head + 1 AS written, i.fits,`,
 	`SELECT accepted, current, coalesce(create_revision, revision)`, `SELECT fits AS accepted, current, coalesce(create_revision, written)`,
 	`coalesce(create_revision, revision)`, `coalesce(create_revision, written)`,
 	`SELECT store, key, revision, revision, version, lease, expiry FROM decided`,

@@ -342,18 +342,19 @@ CROSS JOIN (
 WHERE ` + theStore
 
 // selectGrowth walks the log from a revision on, and the parts after it, by the primary key, and
-// finds by it what each row replaced. Markers and deletions hold nothing.
+// finds by it what each row replaced. Markers and deletions hold nothing. Values are measured where
+// they are found, for which SQLite does not read them.
 const selectGrowth = `
-SELECT ` + state + `, u.objects, u.written - u.replaced, u.replaced
+SELECT ` + state + `, u.objects, u.written - u.replaced, u.replaced, u.logged
 FROM ` + storeAndHead + `
 CROSS JOIN (
     SELECT coalesce(sum(NOT g.deleted), 0) - count(p.revision) AS objects,
-           coalesce(sum(iif(g.deleted, 0, length(g.key) + length(g.value))), 0) AS written,
-           coalesce(sum(length(p.key) + length(p.value)), 0) AS replaced
+           coalesce(sum(iif(g.deleted, 0, g.bytes)), 0) AS written,
+           coalesce(sum(length(p.key) + length(p.value)), 0) AS replaced, count(*) AS logged
     FROM (
-        SELECT prev_revision, deleted, key, value FROM rowkeeper_log WHERE revision > ?1
+        SELECT prev_revision, deleted, length(key) + length(value) AS bytes FROM rowkeeper_log WHERE revision > ?1
         UNION ALL
-        SELECT prev_revision, deleted, key, value FROM rowkeeper_log WHERE revision < ?2
+        SELECT prev_revision, deleted, length(key) + length(value) AS bytes FROM rowkeeper_log WHERE revision < ?2
     ) g LEFT JOIN rowkeeper_log p ON p.revision = nullif(g.prev_revision, 0)
 ) u
 WHERE ` + theStore

@@ -192,6 +192,44 @@ func TestPlans(t *testing.T) {
 	}
 }
 
+// TestMeasuresReadNoValues: a value is measured without a look at its pages. SQLite does that where
+// it is asked for the length of a column of a table, which is a flag of the step that reads it.
+func TestMeasuresReadNoValues(t *testing.T) {
+	const valueColumn, lengthOnly = 9, 0x40
+	b := open(t, fresh(t)).(*backend)
+	defer b.Close()
+	c, err := b.commits.Get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.commits.Put(c)
+	for name, text := range map[string]string{"selectUsage": selectUsage, "selectGrowth": selectGrowth} {
+		s, err := c.Prepare("EXPLAIN " + text)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		found := 0
+		for {
+			row, err := s.Step()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if !row {
+				break
+			}
+			if s.ColString(1) == "Column" && s.ColInt(3) == valueColumn {
+				found++
+				if s.ColInt(6)&lengthOnly == 0 {
+					t.Errorf("%s: step %d reads a value", name, s.ColInt(0))
+				}
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s: no step measures a value", name)
+		}
+	}
+}
+
 // TestEveryStatementHasAPlan reads the source, so that none is forgotten.
 func TestEveryStatementHasAPlan(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "statements.go", nil, 0)

@@ -394,6 +394,8 @@ type Growth struct {
 	// Replaced is the length of the keys and values that the rows replaced or deleted. Until a
 	// compaction passes the rows, this is history that the store keeps.
 	Replaced int64
+	// Rows is how many rows there are, parts of transactions included.
+	Rows int64
 }
 
 // Backend is a store in a database. This is its whole contract; the package backendtest checks it.

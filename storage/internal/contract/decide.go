@@ -15,14 +15,14 @@ func DecideGroup(g *Group, before Revision, f *Found) (outcomes []Outcome, accep
 		return outcomes, accepted
 	}
 	last := len(outcomes) - 1
-	full := before >= lastOfParts
+	full := g.Full(before)
 	for i := range outcomes {
 		o := &outcomes[i]
 		switch {
 		case accepted <= last && o.Accepted:
 			*o = Outcome{Revision: o.Prev.Revision()}
-		case full && o.Accepted:
-			*o = Outcome{Revision: o.Prev.Revision(), Err: errNoParts}
+		case full != nil && o.Accepted:
+			*o = Outcome{Revision: o.Prev.Revision(), Err: full}
 		case o.Accepted:
 			if o.Revision = before + 1; o.Prev == 0 {
 				o.Create = o.Revision
@@ -32,10 +32,18 @@ func DecideGroup(g *Group, before Revision, f *Found) (outcomes []Outcome, accep
 			}
 		}
 	}
-	if accepted <= last || full {
+	if accepted <= last || full != nil {
 		accepted = 0
 	}
 	return outcomes, accepted
+}
+
+// Full returns why a transaction cannot be numbered after a revision, nil if it can.
+func (g *Group) Full(before Revision) error {
+	if g.Whole && before >= lastOfParts {
+		return errNoParts
+	}
+	return nil
 }
 
 // errNoParts is for a history that no write and no fence brings about before the year 2106.

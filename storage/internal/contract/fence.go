@@ -6,17 +6,20 @@ package contract
 // fewer writes than the clock counts. For fences of one moment, and where the clock was set back,
 // see [Fence.Marker].
 //
-// Clients in JavaScript hold revisions as numbers of 53 bits, and compare them. So there are two
-// paces. At the slow one, revisions stay below exact until the year 2038. A history that has come
-// to exact, by whatever way, goes on at the fast one, which fits until the year 2242. A jump is
-// four seconds of its pace: fences that follow each other at once run ahead of the clock by four
-// seconds each.
+// Clients in JavaScript hold revisions as numbers of 53 bits, and compare them. And up to
+// lastOfParts there is room for transactions of several keys. So there are three paces. At the slow
+// one, revisions stay below exact until the year 2038. A history that has come to exact, by
+// whatever way, goes on from there at half of it, which leaves room for transactions until the year
+// 2106. One that has come beyond that goes on at the fast pace, which fits until the year 2242. A
+// jump is four seconds of the slow pace or the fast one: fences that follow each other at once run
+// ahead of the clock by four seconds each, or at half the pace by eight.
 const (
 	// exact is the first revision that a number of 53 bits cannot tell from the next one.
 	exact Revision = 1 << 53
 
 	slowPerSecond Revision = 1 << 22
 	slowJump      Revision = 4 * slowPerSecond
+	halfPerSecond Revision = slowPerSecond / 2
 	fastPerSecond Revision = 1 << 30
 	fastJump      Revision = 4 * fastPerSecond
 )
@@ -25,7 +28,7 @@ const (
 // thousand writes per second, another replica is minutes away from having seen a revision that is
 // used again.
 func JumpBefore(r Revision) Revision {
-	if r < exact {
+	if r < lastOfParts {
 		return slowJump
 	}
 	return fastJump

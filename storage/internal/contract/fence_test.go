@@ -46,9 +46,40 @@ func TestJumpRises(t *testing.T) {
 	}
 }
 
+// TestJumpLeavesRoom: until 2106 transactions of several keys can be written after a fence, even if
+// the history has come beyond what JavaScript's numbers hold, and a hundred fences come before.
+func TestJumpLeavesRoom(t *testing.T) {
+	last := time.Unix(1<<32, 0)
+	g := &Group{Whole: true}
+	for _, head := range []Revision{1, exact - slowJump, exact - 1, exact, exact + 5} {
+		for _, now := range []time.Time{time.Unix(0, 0), time.Unix(1_800_000_000, 0), time.Unix(1<<31, 0),
+			last.Add(-24 * time.Hour)} {
+			st := State{Head: Position{Epoch: 1, Revision: head}, Now: now}
+			for range 100 {
+				f := NewFence(st.Head, Identity{Epoch: st.Head.Epoch})
+				before := st.Head.Revision
+				if st, _ = f.After(st); st.Head.Revision < before+JumpBefore(st.Head.Revision) {
+					t.Fatalf("a fence goes from %d to %d", before, st.Head.Revision)
+				}
+			}
+			if err := g.Full(st.Head.Revision); err != nil {
+				t.Errorf("a history at %d is at %d after fences on %s: %v", head, st.Head.Revision, now, err)
+			}
+		}
+	}
+	// Beyond that the history goes on as far as the clock says at the fast pace.
+	for _, head := range []Revision{lastOfParts - slowJump, lastOfParts, lastOfParts + 5} {
+		now := time.Unix(1_800_000_000, 0)
+		f := NewFence(Position{Revision: head}, Identity{})
+		if r := f.Marker(State{Now: now}); r < Revision(now.Unix())*fastPerSecond || r < head+JumpBefore(r) ||
+			g.Full(r) == nil {
+			t.Errorf("the fence goes from %d to %d", head, r)
+		}
+	}
+}
+
 // TestJumpIsExact: until 2038 a fence stays below what JavaScript's numbers hold, even if a hundred
-// others come before it. A history that is beyond, and one of later years, goes on at the fast
-// pace.
+// others come before it. A history that is beyond, and one of later years, goes on at another pace.
 func TestJumpIsExact(t *testing.T) {
 	f := NewFence(Position{}, Identity{})
 	last := time.Unix(1<<31, 0)

@@ -63,9 +63,11 @@ type Aged struct {
 const historyRowBytes = 128
 
 // PieceOf is the piece of a history whose rows follow one revision, up to another one, and have
-// replaced keys and values of so many bytes. A history is dense.
-func PieceOf(after, until Revision, replaced int64) Aged {
-	return Aged{Until: until, Bytes: replaced + historyRowBytes*int64(until-after)}
+// changed what g says. A history is dense, so there are as many rows as revisions, and the parts of
+// transactions besides. If it is not known what they have changed, the revisions count.
+func PieceOf(after, until Revision, g Growth) Aged {
+	rows := max(g.Rows, int64(until-after))
+	return Aged{Until: until, Bytes: g.Replaced + historyRowBytes*rows}
 }
 
 // historyPieces is how finely history is measured: a piece is grown until it has this part of what

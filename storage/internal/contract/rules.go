@@ -344,30 +344,41 @@ func (f *Fence) After(st State) (after State, write bool) {
 }
 
 // Marker returns where the fence puts the marker row in a database whose state under the commit
-// lock is st. A history that would come to revisions which JavaScript's numbers cannot hold goes on
-// at the fast pace.
+// lock is st. A history that would come to revisions which JavaScript's numbers cannot hold, or at
+// which there is no room for transactions, goes on at another pace.
 //
 // Two copies of one database may be fenced at the same moment, or while the clock is set back. The
 // fence's token, which is random, then keeps their markers apart: by up to a 64th of what a second
 // counts, so that fences that are a 32nd of a second apart stay in order, unless more writes come
 // between them than half of what the clock counts.
 func (f *Fence) Marker(st State) Revision {
-	marker := f.marker(st, f.Jump, f.PerSecond)
+	marker := f.marker(st, f.Jump, 0, f.PerSecond)
 	if f.PerSecond == slowPerSecond && marker >= exact {
-		return f.marker(st, fastJump, fastPerSecond)
+		marker = f.marker(st, slowJump, exact, halfPerSecond)
+		if marker >= lastOfParts {
+			marker = f.marker(st, fastJump, 0, fastPerSecond)
+		}
 	}
 	return marker
 }
 
-func (f *Fence) marker(st State, jump, perSecond Revision) Revision {
+func (f *Fence) marker(st State, jump, from, perSecond Revision) Revision {
 	const micros = 1_000_000
 	beyond := max(f.Seen.Revision, st.Head.Revision) + jump
-	marker := max(beyond, Revision(st.Now.Unix())*perSecond+
+	marker := max(beyond, from+Revision(st.Now.Unix())*perSecond+
 		Revision(st.Now.Nanosecond()/1000)*perSecond/micros)
 	if chance := perSecond / 64; chance > 0 {
 		marker += Revision(binary.BigEndian.Uint32(f.Token[4:])) % chance
 	}
 	return marker
+}
+
+// Continues decides whether what was read in state st may be put beside what was read before it, in
+// state first: it is not of an earlier time, nor of another history, as the answer of a standby or
+// of another server may be. What first itself is worth has to be judged besides.
+func (st State) Continues(first State) bool {
+	later := st.Head.Epoch == first.Head.Epoch && st.Head.Revision > first.Head.Revision
+	return (later || st.Head == first.Head) && (st.Writable || !first.Writable)
 }
 
 // Follows tells whether a piece of the log, read from the position on, belongs to the same history:

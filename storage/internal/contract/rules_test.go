@@ -147,6 +147,35 @@ var (
 		Swept: 40}
 )
 
+// TestContinues: an answer is put beside an earlier one if it is of the same history, and not older.
+func TestContinues(t *testing.T) {
+	first := State{Head: Position{Epoch: 2, Revision: 10, Token: Token{1}}, Writable: true}
+	for name, tc := range map[string]struct {
+		change func(st *State)
+		want   bool
+	}{
+		"the same":                       {func(*State) {}, true},
+		"later":                          {func(st *State) { st.Head.Revision, st.Head.Token = 11, Token{2} }, true},
+		"earlier":                        {func(st *State) { st.Head.Revision = 9 }, false},
+		"another row at the same place":  {func(st *State) { st.Head.Token = Token{2} }, false},
+		"a later epoch":                  {func(st *State) { st.Head.Epoch, st.Head.Revision = 3, 20 }, false},
+		"an earlier epoch":               {func(st *State) { st.Head.Epoch, st.Head.Revision = 1, 20 }, false},
+		"dropped":                        {func(st *State) { st.Head.Epoch, st.Head.Revision = -3, 20 }, false},
+		"a standby that has caught up":   {func(st *State) { st.Writable = false }, false},
+		"other boundaries, and the time": {func(st *State) { st.Compacted, st.Swept, st.Now = 10, 9, time.Now() }, true},
+	} {
+		st := first
+		if tc.change(&st); st.Continues(first) != tc.want {
+			t.Errorf("%s: %t", name, !tc.want)
+		}
+	}
+	standby := first
+	standby.Writable = false
+	if !standby.Continues(standby) {
+		t.Error("of two answers of a standby, the first one says what it is worth")
+	}
+}
+
 // TestCheckGroup: a group is refused if it was given up, if what was seen before it is not there,
 // or if compaction has passed that.
 func TestCheckGroup(t *testing.T) {

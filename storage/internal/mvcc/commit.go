@@ -249,7 +249,7 @@ func (s *Engine) commitGroup(writes []*write) {
 		}
 		cancel()
 		if err == nil {
-			s.metrics.committed(len(writes), time.Since(began), res.LockWait)
+			s.metrics.committed(len(g.Mutations), time.Since(began), res.LockWait)
 			s.finish(g, res, writes)
 			return
 		}
@@ -258,7 +258,7 @@ func (s *Engine) commitGroup(writes []*write) {
 		s.metrics.commitFailed(class)
 		if class == contract.Unknown {
 			s.log.Warn("the outcome of a commit group is unknown; looking for it", "mutations",
-				len(writes), "err", err)
+				len(g.Mutations), "err", err)
 			if s.resolve(g, writes, err) {
 				return
 			}
@@ -466,7 +466,7 @@ func (s *Engine) resolve(g *contract.Group, writes []*write, cause error) bool {
 			err = contract.ErrCompacted
 		}
 		s.metrics.resolved("unknown")
-		s.log.Error("the outcome of a commit group stays unknown", "mutations", len(writes),
+		s.log.Error("the outcome of a commit group stays unknown", "mutations", len(g.Mutations),
 			"cause", cause, "err", err)
 		answerAll(writes, fmt.Errorf("%w: %w", contract.ErrUnknownOutcome, cause))
 		return true

@@ -10,7 +10,7 @@ import (
 )
 
 // Export calls begin with the state, the number of live keys and the leases, and then each with
-// every one of the keys in ascending order of revisions, all of one snapshot; see
+// every one of the keys in the order of [contract.Snapshot], all of one snapshot; see
 // [contract.Backend.Snapshot].
 func (s *Engine) Export(ctx context.Context, begin func(ctx context.Context, st contract.State,
 	keys int64, leases []contract.LeaseRow) error, each func(*contract.Record) error) error {

@@ -45,6 +45,9 @@ func WaitAttached(ctx context.Context, w *Watcher) error { return waitAttached(c
 // Delivered returns the newest revision that was delivered to the watchers.
 func (s *Engine) Delivered() contract.Revision { return s.hub.position().Revision }
 
+// Arrived waits until a revision was delivered.
+func (s *Engine) Arrived(ctx context.Context, r contract.Revision) error { return s.hub.arrive(ctx, r) }
+
 // CompactionPass is compactionPass.
 type CompactionPass = compactionPass
 

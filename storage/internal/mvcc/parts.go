@@ -17,11 +17,13 @@ const partRows = 4_096
 // addParts puts the parts that belong to the rows of a piece of the log before them. Who has the
 // piece has seen everything up to a revision, and needs no parts there. The piece becomes shorter
 // if there are many parts. If a transaction lacks some, its last row is left out as well: then the
-// revision is missing, as any other is that compaction has passed.
+// revision is missing, as any other is that compaction has passed. Nothing follows then: if it is
+// the last of the piece, the reader would ask for it again and again.
 //
 // The parts are read in another snapshot than the rows. They were committed with them and never
 // change, so what is there is right. What is not there was swept, and so compacted was raised. It
-// becomes that of the later snapshot.
+// becomes that of the later snapshot. Whether the piece belongs to the history that this process
+// has seen is for its reader to judge, by the rows.
 func (s *Engine) addParts(ctx context.Context, t *contract.Tail, seen contract.Revision,
 	prev contract.Prev) error {
 	var first, last contract.Revision
@@ -42,9 +44,9 @@ func (s *Engine) addParts(ctx context.Context, t *contract.Tail, seen contract.R
 		if err != nil {
 			return err
 		}
-		if _, err := s.compare(t.State.Head, p.State); err != nil {
+		if !p.State.Continues(t.State) {
 			return contract.Errorf(contract.Unavailable, "the database's answers are of different "+
-				"servers or histories, and are read again: %w", err)
+				"servers or histories, and are read again")
 		}
 		t.State.Compacted = max(t.State.Compacted, p.State.Compacted)
 		for i := range p.Rows {
@@ -60,7 +62,11 @@ func (s *Engine) addParts(ctx context.Context, t *contract.Tail, seen contract.R
 			}
 		}
 	}
+	end := t.Rows[len(t.Rows)-1].Revision
 	t.Rows = interleave(t.Rows, parts, seen)
+	if n := len(t.Rows); n == 0 || t.Rows[n-1].Revision < end {
+		t.More = false
+	}
 	return nil
 }
 

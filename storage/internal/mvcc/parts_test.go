@@ -1,9 +1,11 @@
 package mvcc_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,6 +81,91 @@ func TestTransactionsStayWhole(t *testing.T) {
 		if batches < 2 {
 			t.Errorf("%s: there was one batch only", name)
 		}
+	}
+}
+
+// openBehind opens a store whose reads of the log wait while hold is set, and takes few rows at a
+// time. It reads nothing else by itself.
+func openBehind(t *testing.T, db *memdb.Database) (s *mvcc.Engine, hold func(bool)) {
+	t.Helper()
+	var mu sync.RWMutex
+	b := db.Open(contract.DriverOptions{})
+	b.Hook = func(_ context.Context, method string) error {
+		if method == "Tail" {
+			mu.RLock()
+			defer mu.RUnlock()
+		}
+		return nil
+	}
+	s, err := mvcc.Open(t.Context(), b, mvcc.Config{TailRows: 2, QuotaInterval: time.Hour,
+		Compaction: mvcc.CompactionPolicy{Window: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	held := false
+	hold = func(hold bool) {
+		switch {
+		case hold && !held:
+			mu.Lock()
+		case !hold && held:
+			mu.Unlock()
+		}
+		held = hold
+	}
+	t.Cleanup(func() { hold(false) })
+	return s, hold
+}
+
+// TestFenceAfterTransactions: a process that has nothing to do but follow the log finds a fence
+// there, though it comes after transactions whose parts are read in another snapshot.
+func TestFenceAfterTransactions(t *testing.T) {
+	db := memdb.New(t.Name(), time.Now)
+	writer := openOther(t, db)
+	s, hold := openBehind(t, db)
+	watch, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: s.Delivered()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold(true)
+	transact(t, writer, 2, "x")
+	if _, err := writer.Fence(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	hold(false)
+	ended(t, watch)
+}
+
+// TestOvertakenInTransaction: compaction overtakes a process, and has removed a part of the
+// transaction that comes next, which is the last of what is read at a time. The process goes on
+// after it.
+func TestOvertakenInTransaction(t *testing.T) {
+	db := memdb.New(t.Name(), time.Now)
+	writer := openOther(t, db)
+	s, hold := openBehind(t, db)
+	if err := s.Arrived(t.Context(), put(t, writer, "/kept", 0, "x")); err != nil {
+		t.Fatal(err)
+	}
+	watch, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: s.Delivered()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold(true)
+	head := put(t, writer, "/k/000", transact(t, writer, 2, "x"), "y")
+	if err := writer.Compact(t.Context(), head); err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	hold(false)
+	ended(t, watch)
+	if err := s.Arrived(t.Context(), head); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -111,7 +111,7 @@ func (s *Engine) measure(ctx context.Context, m *measured) error {
 		usage.Bytes = since.usage.Bytes + grown.Bytes
 		m.at, m.usage = st.Head, usage
 		m.history = contract.Age(since.history, contract.PieceOf(since.at.Revision,
-			st.Head.Revision, grown.Replaced), st.Compacted, q.Bytes)
+			st.Head.Revision, grown), st.Compacted, q.Bytes)
 	}
 	if err == nil && !grows(st) {
 		st, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
@@ -164,5 +164,5 @@ func (s *Engine) keptHistory(ctx context.Context, st contract.State) []contract.
 	if now.Head.Epoch != st.Head.Epoch {
 		return nil // it is measured anew
 	}
-	return []contract.Aged{contract.PieceOf(st.Compacted, now.Head.Revision, grown.Replaced)}
+	return []contract.Aged{contract.PieceOf(st.Compacted, now.Head.Revision, grown)}
 }

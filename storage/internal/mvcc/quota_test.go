@@ -71,8 +71,11 @@ func TestEarlyBoundary(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
 		}
 	}
-	if p := contract.PieceOf(10, 30, 5); p.Until != 30 || p.Bytes < 5+20*64 {
-		t.Errorf("20 rows that have replaced 5 bytes are %+v", p)
+	for rows, least := range map[int64]int64{0: 20, 20: 20, 19: 20, 500: 500} {
+		if p := contract.PieceOf(10, 30, contract.Growth{Replaced: 5, Rows: rows}); p.Until != 30 ||
+			p.Bytes < 5+least*64 || p.Bytes > 5+least*256 {
+			t.Errorf("%d rows at 20 revisions, which have replaced 5 bytes, are %+v", rows, p)
+		}
 	}
 	var history []contract.Aged
 	for r := range contract.Revision(100_000) {

@@ -62,7 +62,7 @@ func NewReader(db Runner, s *Statements, lists *Lists) *Reader {
 			Columns: 2, OneRow: true},
 		usage: Read{What: "measure the objects", Class: Maintenance, SQL: s.Usage, Columns: 2,
 			OneRow: true},
-		growth: Read{What: "measure what was written", Class: Maintenance, SQL: s.Growth, Columns: 3,
+		growth: Read{What: "measure what was written", Class: Maintenance, SQL: s.Growth, Columns: 4,
 			OneRow: true},
 		quota: Read{What: "read the quota", Class: Maintenance, SQL: s.Quota, Columns: 2,
 			OneRow: true},
@@ -474,7 +474,7 @@ func (r *Reader) Growth(ctx context.Context,
 	after contract.Revision) (g contract.Growth, st contract.State, err error) {
 	st, err = r.query(ctx, &r.growth, func(c Cursor) error {
 		g.Usage = contract.Usage{Objects: c.Int(0), Bytes: c.Int(1)}
-		g.Replaced = c.Int(2)
+		g.Replaced, g.Rows = c.Int(2), c.Int(3)
 		return nil
 	}, int64(after), int64(contract.Lowest(after)))
 	return g, st, err

@@ -138,8 +138,8 @@ type Statements struct {
 	// their keys and values.
 	Usage string
 	// Growth counts and measures the log rows after a revision, less the rows that they replaced,
-	// in one row. Parameter: the revision. Columns: as those of Usage, and the bytes of the keys
-	// and values that were replaced.
+	// in one row. Parameters: the revision; the ID below which the parts after it are. Columns: as
+	// those of Usage, the bytes of the keys and values that were replaced, the number of rows.
 	Growth string
 	// Quota reads what the store may hold, in one row. Columns: objects, bytes.
 	Quota string

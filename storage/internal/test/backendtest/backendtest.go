@@ -83,6 +83,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Subject) {
 		{name: "Quota", run: testQuota},
 		{name: "Drop", run: testDrop},
 		{name: "Model", run: testModel},
+		{name: "LastTransactions", run: testLastTransactions},
 		{name: "WaitForLock", shared: true, run: testWaitForLock},
 		{name: "SnapshotStays", shared: true, run: testSnapshotStays},
 		{name: "ConcurrentCommits", shared: true, run: testConcurrentCommits},

@@ -19,19 +19,19 @@ func testUsage(f *fixture) {
 		}
 		return u
 	}
-	grown := func(after contract.Revision, want contract.Usage, replaced int64) {
+	grown := func(after contract.Revision, want contract.Usage, replaced, rows int64) {
 		f.Helper()
 		u, st, err := f.b.Growth(f.ctx, after)
 		f.must(err)
-		if u != (contract.Growth{Usage: want, Replaced: replaced}) || st.Head != f.seen {
-			f.Errorf("since %d it has grown by %+v at %+v, want %+v, and %d replaced", after, u, st,
-				want, replaced)
+		if u != (contract.Growth{Usage: want, Replaced: replaced, Rows: rows}) || st.Head != f.seen {
+			f.Errorf("since %d it has grown by %+v at %+v, want %+v, %d replaced and %d rows", after, u,
+				st, want, replaced, rows)
 		}
 	}
 	if u := usage(); u != (contract.Usage{}) {
 		f.Errorf("an empty store has %+v", u)
 	}
-	grown(0, contract.Usage{}, 0)
+	grown(0, contract.Usage{}, 0, 1)
 	r := f.put("a", 0, "a long value that is replaced")
 	f.put("a", r, "1234")
 	f.put("dd", 0, "")
@@ -41,19 +41,24 @@ func testUsage(f *fixture) {
 	if u := usage(); u != was {
 		f.Errorf("the store has %+v, want %+v", u, was)
 	}
-	grown(0, was, 1+29+4+5)
+	grown(0, was, 1+29+4+5, 7)
 	at := f.seen.Revision
-	grown(at, contract.Usage{}, 0)
+	grown(at, contract.Usage{}, 0, 0)
 	f.put("b", f.put("b", 0, "xx"), "xxx")
-	grown(at, contract.Usage{Objects: 1, Bytes: 4}, 3)
+	grown(at, contract.Usage{Objects: 1, Bytes: 4}, 3, 2)
 	f.del("a", r+1)
-	grown(at, contract.Usage{Bytes: 4 - 5}, 3+5)
+	grown(at, contract.Usage{Bytes: 4 - 5}, 3+5, 3)
 	// Compaction changes nothing of what was written since.
 	f.compact(at, 100)
-	grown(at, contract.Usage{Bytes: 4 - 5}, 3+5)
+	grown(at, contract.Usage{Bytes: 4 - 5}, 3+5, 3)
 	if u, want := usage(), (contract.Usage{Objects: 3, Bytes: was.Bytes - 1}); u != want {
 		f.Errorf("the store has %+v, want %+v", u, want)
 	}
+	// The parts of a transaction are rows, too.
+	at = f.seen.Revision
+	f.transaction(&contract.Mutation{Key: "b", Expect: contract.Any, Delete: true},
+		&contract.Mutation{Key: "p1", Value: []byte("x")}, &contract.Mutation{Key: "p2", Value: []byte("y")})
+	grown(at, contract.Usage{Objects: 1, Bytes: 3 + 3 - 4}, 4, 3)
 }
 
 // testQuota: a quota is what was recorded last, and none at first.

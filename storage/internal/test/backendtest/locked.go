@@ -92,6 +92,8 @@ func testImport(f *fixture) {
 	f.put("old", 0, "old")
 	before := f.state()
 	records := []contract.Record{
+		{Key: "p", Revision: 5, Part: 1, Create: 2, Version: 3, Value: []byte("p5")},
+		{Key: "q", Revision: 6, Part: contract.MaxParts, Create: 6, Version: 1, Value: []byte("q6")},
 		{Key: "b", Revision: 5, Create: 3, Version: 1 << 40, Lease: 1<<63 - 1, Value: []byte("b5")},
 		{Key: "a", Revision: 7, Create: 7, Version: 1, Expiry: 4_000_000_000_000_000,
 			Value: []byte{}},
@@ -115,7 +117,7 @@ func testImport(f *fixture) {
 	st, err := in.Into(f.ctx, f.b)
 	f.must(err)
 	f.same(f.state(), st)
-	if checked != 2 || st.Head.Epoch != before.Head.Epoch+1 || st.Compacted != st.Head.Revision ||
+	if checked != 4 || st.Head.Epoch != before.Head.Epoch+1 || st.Compacted != st.Head.Revision ||
 		st.Swept != st.Head.Revision {
 		f.Errorf("%d records were checked; the state is %+v", checked, st)
 	}
@@ -127,7 +129,7 @@ func testImport(f *fixture) {
 		var got []contract.Record
 		err = f.b.Snapshot(f.ctx, func(_ context.Context, s contract.Snapshot) error {
 			f.same(s.State(), st)
-			if n, err := s.Keys(); n != 2 || err != nil {
+			if n, err := s.Keys(); n != 4 || err != nil {
 				f.Errorf("there are %d keys, %v", n, err)
 			}
 			if got, err := s.AllLeases(); err != nil || !slices.Equal(got, leases) {
@@ -141,16 +143,17 @@ func testImport(f *fixture) {
 		if !errors.Is(err, fails) {
 			f.Fatalf("the snapshot ended with %v", err)
 		}
-		if want := records[:len(got)]; len(got) == 0 || fails == nil && len(got) != 2 ||
+		if want := records[:len(got)]; len(got) == 0 || fails == nil && len(got) != 4 ||
 			!slices.EqualFunc(got, want, func(a, b contract.Record) bool {
-				return a.Key == b.Key && a.Revision == b.Revision && a.Create == b.Create &&
-					a.Expiry == b.Expiry && string(a.Value) == string(b.Value) && a.Value != nil
+				return a.Key == b.Key && a.ID() == b.ID() && a.Create == b.Create &&
+					a.Version == b.Version && a.Lease == b.Lease && a.Expiry == b.Expiry &&
+					string(a.Value) == string(b.Value) && a.Value != nil
 			}) {
 			f.Errorf("the records are %+v", got)
 		}
 	}
-	records = append(records, records[0])
-	records[2].Revision = 8
+	records = append(records, records[2])
+	records[4].Revision = 8
 	_, err = in.Into(f.ctx, f.b)
 	f.is(err, contract.Data)
 	f.same(f.state(), st)
@@ -160,6 +163,10 @@ func testImport(f *fixture) {
 		f.Errorf("the keys of the lease are %v, %v", keys, err)
 	}
 	f.put("b", 5, "b6")
+	f.compact(f.put("p", 5, "p6"), 1)
+	if parts := f.parts(0, f.seen.Revision, contract.PrevOfAll); len(parts) != 1 || parts[0].Key != "q" {
+		f.Errorf("when a part was replaced and swept, there are\n%s", describe(parts))
+	}
 }
 
 // testWaitForLock: while a transaction holds the commit lock, reads are answered, and a writer

@@ -283,6 +283,57 @@ func (f *fixture) transact(m *model, ms ...*contract.Mutation) bool {
 	return n > 0
 }
 
+// transaction commits mutations as a transaction.
+func (f *fixture) transaction(ms ...*contract.Mutation) *contract.GroupResult {
+	f.Helper()
+	r, err := f.b.Commit(f.ctx, &contract.Group{Token: contract.NewTransactionToken(len(ms) - 1),
+		Seen: f.seen, Mutations: ms, Whole: true})
+	f.must(err)
+	f.seen = r.State.Head
+	return r
+}
+
+// testLastTransactions: the last revision with parts is like others. Then a transaction is refused,
+// and says why unless it is refused anyway; and single writes go on.
+func testLastTransactions(f *fixture) {
+	const last = contract.Revision(1<<54 - 1)
+	st, err := contract.StartEpoch(f.ctx, f.b, contract.Fence{Seen: contract.Position{Revision: last - 2},
+		Replaces: f.seen.Epoch, Token: newToken(), Jump: 1})
+	f.must(err)
+	f.seen = st.Head
+	r := f.transaction(put("a", 0, "x"), put("b", 0, "x"))
+	if !r.Outcomes[0].Accepted || f.seen.Revision != last {
+		f.Fatalf("the last transaction is decided as %+v, and the head is %+v", r.Outcomes, f.seen)
+	}
+	head := f.seen
+	for _, expect := range []contract.Revision{last, last - 1} {
+		r := f.transaction(put("a", last, "y"), del("b", expect))
+		for i, o := range r.Outcomes {
+			reason := o.Err
+			if o.Err = nil; !reflect.DeepEqual(o, contract.Outcome{Revision: last}) ||
+				(reason != nil) != (expect == last) ||
+				reason != nil && contract.ClassOf(reason) != contract.Invalid {
+				f.Errorf("mutation %d of a transaction after it is decided as %+v, %v", i, o, reason)
+			}
+		}
+		if f.seen != head {
+			f.Fatalf("the head is %+v", f.seen)
+		}
+	}
+	f.put("a", last, "y")
+	for _, at := range []contract.Revision{last, last + 1} {
+		state := f.snapshot(at)
+		if len(state) != 2 || string(state[0].Value) != map[bool]string{true: "x", false: "y"}[at == last] ||
+			state[1].Revision != last {
+			f.Errorf("at %d there is\n%s", at, describe(state))
+		}
+	}
+	if rows := f.logAfter(last-1, contract.PrevOfAll); len(rows) != 3 || rows[0].Part != 1 ||
+		string(rows[2].PrevValue) != "x" {
+		f.Errorf("the log is\n%s", describe(rows))
+	}
+}
+
 func (f *fixture) applied(m *model, ms []*contract.Mutation, got *contract.GroupResult,
 	want []contract.Outcome) {
 	f.Helper()

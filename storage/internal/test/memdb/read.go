@@ -338,6 +338,7 @@ func (b *Backend) Growth(ctx context.Context, after contract.Revision) (
 		return u, st, err
 	}
 	for _, r := range t.after(after) {
+		u.Rows++
 		if !r.Deleted {
 			u.Objects++
 			u.Bytes += int64(len(r.Key) + len(r.Value))
@@ -377,8 +378,10 @@ func (b *Backend) Size(ctx context.Context) (contract.Size, error) {
 		return contract.Size{}, err
 	}
 	var bytes int64
-	for i := range t.log {
-		bytes += int64(len(t.log[i].Key) + len(t.log[i].Value))
+	for _, rows := range [][]contract.Row{t.log, t.parts} {
+		for i := range rows {
+			bytes += int64(len(rows[i].Key) + len(rows[i].Value))
+		}
 	}
 	return contract.Size{Total: bytes, Live: bytes}, nil
 }
