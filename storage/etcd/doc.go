@@ -48,7 +48,8 @@
 // A transaction is one commit. So it changes at most 512 keys, with those that it deletes by a
 // range, and no more than a commit holds: 4 MiB in MySQL, and 8 MiB elsewhere, of keys, values, and
 // values that it replaces and has read. One that would change more is refused before anything is
-// written.
+// written. It has at most three times [ServerConfig.MaxTxnOps] comparisons and operations, with
+// those of the transactions inside of it, which are at most eight deep.
 //
 // A deletion of a range by itself may be larger. It deletes many keys in a commit, each with a
 // revision of its own. The keys of a lease that lapses or is revoked are deleted in the same way,
@@ -58,10 +59,10 @@
 // twice.
 //
 // A transaction that writes and reads is committed before it reads, at its own revision. If it
-// cannot read any more, since the database went away or compaction has passed the revision, the
-// client gets etcd's error for a request that has timed out. This is the truth: the outcome may be
-// either, and whoever needs to know reads the key. Half an answer, or one of a later revision,
-// would not be.
+// cannot read any more, since the database went away, compaction has passed the revision, or there
+// is no room for the answer, the client gets etcd's error for a request that has timed out. This is
+// the truth: the outcome may be either, and whoever needs to know reads the key. Half an answer, or
+// one of a later revision, would not be.
 //
 // Keys have at most 1,024 bytes. A longer one is refused in a put, and does not exist in all else.
 //
@@ -90,8 +91,8 @@
 //   - A transaction that may put a key and delete it is refused, wherever the two are. etcd does
 //     not notice it where the deletion is in another transaction inside, after the put, or is one
 //     of all keys from a key on.
-//   - A put with IgnoreValue, of a key that is not there and a lease that is not there, says that
-//     the key is not there.
+//   - That a lease is not there is found last. If something else is wrong with a put or a
+//     transaction, too, the client is told that.
 //   - The ID of a lease is not negative. LeaseLeases is in the order of IDs, not of expiry, and the
 //     keys of LeaseTimeToLive are in the order of their names.
 //   - A watch that is canceled has the reason in words, and its header a revision. Events of

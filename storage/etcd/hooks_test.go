@@ -74,6 +74,39 @@ func TestTxnBesideCompaction(t *testing.T) {
 	is(t, err, rpctypes.ErrCompacted)
 }
 
+// TestTxnBesideHotRange: a transaction that writes because a range does not hold is not held up by
+// keys of the range that others write all the time, as long as one is left that does not fit.
+func TestTxnBesideHotRange(t *testing.T) {
+	var other *clientv3.Client
+	var armed atomic.Bool
+	tries := 0
+	with, without := inMemory(t, func(_ context.Context, method string) error {
+		if method != "Commit" || !armed.Load() || tries == 20 {
+			return nil
+		}
+		tries++
+		_, err := other.Put(context.Background(), "r/hot", fmt.Sprint(tries))
+		return err
+	})
+	c := serve(t, with)
+	other = serve(t, without)
+	put(t, c, "r/cold", "1")
+	put(t, c, "r/hot", "0")
+	none := clientv3.Compare(clientv3.CreateRevision("r/").WithPrefix(), "=", 0)
+	armed.Store(true)
+	for what, txn := range map[string]clientv3.Txn{
+		"the outermost": c.Txn(t.Context()).If(none).Else(clientv3.OpPut("late", "")),
+		"one inside": c.Txn(t.Context()).Then(clientv3.OpTxn([]clientv3.Cmp{none}, nil,
+			[]clientv3.Op{clientv3.OpPut("late", "")})),
+	} {
+		tries = 0
+		res, err := txn.Commit()
+		if err != nil || tries != 1 {
+			t.Errorf("%s: it was tried %d times: %v, %v", what, tries, res, err)
+		}
+	}
+}
+
 // TestPagesNameOneRevision: an answer that is read in several pages names the revision of the first
 // one, so that a watch from there misses nothing that was written between two pages.
 func TestPagesNameOneRevision(t *testing.T) {

@@ -21,7 +21,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/partial"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/memdb"
@@ -495,19 +497,6 @@ func TestLargeStreamRequests(t *testing.T) {
 	}
 }
 
-// cutConn sends so many bytes of what is written, and keeps the rest.
-type cutConn struct {
-	net.Conn
-	left *atomic.Int64
-}
-
-func (c *cutConn) Write(p []byte) (int, error) {
-	if c.left.Add(-int64(len(p))) > 0 {
-		return c.Conn.Write(p)
-	}
-	return len(p), nil
-}
-
 // TestPartsOfRequests: a large request on a stream, of which only a part comes, is refused if there
 // is no room for it, and given up after a while if there is.
 func TestPartsOfRequests(t *testing.T) {
@@ -523,14 +512,9 @@ func TestPartsOfRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			with, _ := inMemory(t, nil)
 			c := serveBy(t, with, etcd.ServerConfig{Memory: test.memory, RequestTimeout: time.Second})
-			left := &atomic.Int64{}
-			left.Store(int64(test.streams) * 100_000)
 			conn, err := grpc.NewClient(c.Endpoints()[0], grpc.WithContextDialer(
-				func(ctx context.Context, address string) (net.Conn, error) {
-					conn, err := (&net.Dialer{}).DialContext(ctx, "unix",
-						strings.TrimPrefix(address, "unix://"))
-					return &cutConn{conn, left}, err
-				}), grpc.WithTransportCredentials(insecure.NewCredentials()))
+				partial.Dialer("unix", int64(test.streams)*100_000)),
+				grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -565,11 +549,64 @@ func TestPartsOfRequests(t *testing.T) {
 // when they are decoded.
 func TestLargeListsOfOthers(t *testing.T) {
 	with, _ := inMemory(t, nil)
-	members := pb.NewClusterClient(serve(t, with).ActiveConnection())
+	c := serve(t, with).ActiveConnection()
+	members := pb.NewClusterClient(c)
 	for n, want := range map[int]codes.Code{10: codes.Unimplemented, 1_000_000: codes.InvalidArgument} {
 		_, err := members.MemberAdd(t.Context(), &pb.MemberAddRequest{PeerURLs: make([]string, n)})
 		if status.Code(err) != want {
 			t.Errorf("%d URLs: %v", n, err)
+		}
+	}
+	for n, want := range map[int]codes.Code{10: codes.OK, 100_000: codes.InvalidArgument} {
+		alive := must[pb.Lease_LeaseKeepAliveClient](t)(pb.NewLeaseClient(c).LeaseKeepAlive(t.Context()))
+		r := &pb.LeaseKeepAliveRequest{ID: 1}
+		r.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 99, protowire.BytesType),
+			make([]byte, n)))
+		if err := alive.Send(r); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := alive.Recv(); status.Code(err) != want {
+			t.Errorf("%d bytes beside the ID of a lease: %v", n, err)
+		}
+	}
+}
+
+// TestLargeTransactions: a transaction that would delete too many keys is refused before all are
+// read. Many reads of keys that it has put need no more room than one.
+func TestLargeTransactions(t *testing.T) {
+	with, _ := inMemory(t, nil)
+	c := serveBy(t, with, etcd.ServerConfig{MaxAnswerBytes: 7 << 19})
+	key := func(i, j int) string { return fmt.Sprintf("r%d/%03d", i, j) }
+	var deletes []clientv3.Op
+	for i := range 10 {
+		var puts []clientv3.Op
+		for j := range 100 {
+			puts = append(puts, clientv3.OpPut(key(i, j), strings.Repeat("v", 2<<10)))
+		}
+		must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).Then(puts...).Commit())
+		deletes = append(deletes, clientv3.OpDelete(key(i, 0), clientv3.WithRange(key(i, 100))))
+	}
+	if _, err := c.Txn(t.Context()).Then(deletes...).Commit(); status.Code(err) != codes.InvalidArgument ||
+		!strings.Contains(err.Error(), "513 keys, more than the limit of 512") {
+		t.Errorf("a thousand keys are deleted at once: %v", err)
+	}
+	res, err := c.Txn(t.Context()).Then(clientv3.OpPut("a", "1"),
+		clientv3.OpGet("r", clientv3.WithPrefix(), clientv3.WithCountOnly()),
+		clientv3.OpPut("b", "1")).Commit()
+	if err != nil || res.Responses[1].GetResponseRange().Count != 1_000 {
+		t.Errorf("keys are counted between two writes: %v, %v", res, err)
+	}
+	var ops []clientv3.Op
+	for i := range 60 {
+		ops = append(ops, clientv3.OpPut(fmt.Sprintf("p/%02d", i), strings.Repeat("v", 10<<10)),
+			clientv3.OpGet("p/", clientv3.WithPrefix(), clientv3.WithCountOnly()))
+	}
+	if res, err = c.Txn(t.Context()).Then(ops...).Commit(); err != nil {
+		t.Fatalf("many reads between writes: %v", err)
+	}
+	for i := range 60 {
+		if n := res.Responses[2*i+1].GetResponseRange().Count; n != int64(i+1) {
+			t.Errorf("after %d puts there are %d keys", i+1, n)
 		}
 	}
 }

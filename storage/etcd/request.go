@@ -123,7 +123,9 @@ func (r *received) decodeLasting(v any) error {
 // gRPC's own RecvMsg would hold what has come of it, for as long as its client likes.
 type countedStream struct {
 	grpc.ServerStream
-	s    *Server
+	s *Server
+	// most is how large a request may be.
+	most int
 	held int64
 }
 
@@ -165,7 +167,7 @@ func (s *countedStream) next() (data mem.BufferSlice, err error) {
 	if err := in.ReadMessageHeader(header[:]); err != nil {
 		return nil, err
 	}
-	length, most := int(binary.BigEndian.Uint32(header[1:])), s.s.mostRequest()
+	length, most := int(binary.BigEndian.Uint32(header[1:])), s.most
 	compressed := header[0] != 0
 	expected := length
 	if compressed {
@@ -279,7 +281,7 @@ func ofKV(stream grpc.ServerStream) bool {
 	return path.Dir(method) == "/"+pb.KV_ServiceDesc.ServiceName
 }
 
-// maxTxnDepth is how deep transactions within transactions are counted. None is served.
+// maxTxnDepth is how deep transactions within transactions may be.
 const maxTxnDepth = 8
 
 // operations counts the comparisons and operations of an encoded transaction, and those of

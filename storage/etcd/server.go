@@ -331,7 +331,10 @@ func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
 		streams[i].Handler = func(_ any, stream grpc.ServerStream) error {
 			return count.count(func() error {
 				if m.ClientStreams {
-					counted := &countedStream{ServerStream: stream, s: s}
+					counted := &countedStream{ServerStream: stream, s: s, most: maxBody}
+					if d.ServiceName == pb.Watch_ServiceDesc.ServiceName {
+						counted.most = s.mostRequest() // keys may be that long
+					}
 					defer counted.release()
 					return s.answer(stream, nil, func(now *storeServer, _ *received) error {
 						return m.Handler(now, counted)

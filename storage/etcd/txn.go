@@ -39,8 +39,9 @@ import (
 //   - So do comparisons of ranges that held. Of their keys only those are compared anew that were
 //     written since the plan's revision: to read all would take as long as there are keys, and all
 //     writers of the store would wait.
-//   - Ranges that are deleted, or of which a comparison did not hold, and all that nested
-//     transactions compare, have to be untouched since the plan's revision.
+//   - Ranges that are deleted, and all that nested transactions compare, have to be untouched since
+//     the plan's revision. But of a range in which a key did not fit, this key alone: as long as it
+//     is as it was, the comparison does not hold, whatever is written beside it.
 //
 // So no fence, no compaction and no other writer can come between.
 //
@@ -269,8 +270,10 @@ type plan struct {
 	kvs map[contract.Key]*mvcc.KeyValue
 	// taken tells of each transaction that is done which branch is taken.
 	taken map[*pb.TxnRequest]bool
-	// held tells of the comparisons of the outermost one which hold.
-	held []bool
+	// held tells of the comparisons of the outermost one which hold, and proofs what has to be
+	// untouched for that to stay so.
+	held   []bool
+	proofs []bounds
 	// mutations are in the order of the operations, and one for each key.
 	mutations []contract.Mutation
 	// condition is what they demand.
@@ -348,15 +351,15 @@ func (p *plan) get(ctx context.Context, k contract.Key) (*mvcc.KeyValue, error) 
 func (p *plan) branch(ctx context.Context, r *pb.TxnRequest, outermost bool) error {
 	holds := true
 	for _, c := range r.GetCompare() {
-		held, err := p.holds(ctx, c)
+		held, proof, err := p.holds(ctx, c)
 		if err != nil {
 			return err
 		}
 		holds = holds && held
 		if outermost {
-			p.held = append(p.held, held)
+			p.held, p.proofs = append(p.held, held), append(p.proofs, proof)
 		} else {
-			p.untouched(boundsOf(c.Key, c.RangeEnd))
+			p.untouched(proof)
 		}
 	}
 	p.taken[r] = holds
@@ -385,15 +388,20 @@ func (p *plan) untouched(b bounds) {
 	}
 }
 
-// holds decides a comparison at the plan's revision.
-func (p *plan) holds(ctx context.Context, c *pb.Compare) (bool, error) {
+// holds decides a comparison at the plan's revision, and tells what has to be untouched for that to
+// stay so.
+func (p *plan) holds(ctx context.Context, c *pb.Compare) (held bool, proof bounds, err error) {
 	made := comparison(c)
+	proof = boundsOf(c.Key, c.RangeEnd)
 	if len(c.RangeEnd) > 0 {
 		some, misfit, err := p.s.misfit(ctx, &made, p.at)
-		return made.Holds(some, misfit), err
+		if misfit != nil {
+			proof = bounds{start: misfit.Key, end: misfit.Key + "\x00", single: true}
+		}
+		return made.Holds(some, misfit != nil), proof, err
 	}
 	kv, err := p.get(ctx, made.Start)
-	return made.Holds(kv != nil, kv != nil && !fits(&made, kv)), err
+	return made.Holds(kv != nil, kv != nil && !fits(&made, kv)), proof, err
 }
 
 // gather finds out what the operations write.
@@ -439,17 +447,23 @@ func (p *plan) addPut(ctx context.Context, op *pb.RequestOp, r *pb.PutRequest) e
 	if r.PrevKv && was != nil {
 		p.was[op] = []*mvcc.KeyValue{was}
 	}
-	p.add(m, was)
-	return nil
+	return p.add(m, was)
 }
 
-// add adds a mutation, where the key was as it was read, if it was.
-func (p *plan) add(m contract.Mutation, was *mvcc.KeyValue) {
+// add adds a mutation, where the key was as it was read, if it was. A plan that has too many is
+// given up at once: ranges that are deleted may have so many keys that it would take seconds to
+// plan what is refused.
+func (p *plan) add(m contract.Mutation, was *mvcc.KeyValue) error {
+	const most = contract.MaxParts + 1
+	if len(p.mutations) == most {
+		return &contract.LimitError{What: "transaction", Bytes: most + 1, Limit: most, Keys: true}
+	}
 	m.Era = p.era
 	if was != nil {
 		m.Expect, m.HasPrev, m.PrevValue, m.PrevLease = was.Revision, true, was.Value, was.Lease
 	}
 	p.mutations = append(p.mutations, m)
+	return nil
 }
 
 // addDeletion adds the mutations of a deletion. A key that is deleted twice exists for the first
@@ -480,7 +494,9 @@ func (p *plan) addDeletion(ctx context.Context, op *pb.RequestOp, r *pb.DeleteRa
 			return errReserved
 		}
 		if !slices.ContainsFunc(p.mutations, func(m contract.Mutation) bool { return m.Key == kv.Key }) {
-			p.add(contract.Mutation{Key: kv.Key, Delete: true}, kv)
+			if err := p.add(contract.Mutation{Key: kv.Key, Delete: true}, kv); err != nil {
+				return err
+			}
 			p.was[op] = append(p.was[op], kv)
 		}
 	}
@@ -563,7 +579,7 @@ func (p *plan) demand(r *pb.TxnRequest) {
 		if made.Changed = true; p.held[i] {
 			c.Comparisons = append(c.Comparisons, made)
 		} else {
-			p.untouched(boundsOf(r.Compare[i].Key, r.Compare[i].RangeEnd))
+			p.untouched(p.proofs[i])
 		}
 	}
 	p.attach()
@@ -590,7 +606,7 @@ func (p *plan) attach() {
 
 // carryOut does what was planned, and answers. The error is a conflict if the plan does not hold.
 func (p *plan) carryOut(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
-	a := &answer{plan: p, before: p.at, after: p.at}
+	a := &answer{plan: p, before: p.at, after: p.at, wrote: map[contract.Key]*mvcc.KeyValue{}}
 	var err error
 	switch len(p.mutations) {
 	case 0:
@@ -625,6 +641,8 @@ type answer struct {
 	before, after contract.Revision
 	// done is how many of the mutations come before the operation that is answered.
 	done int
+	// wrote are the keys that were put, as far as they were read again.
+	wrote map[contract.Key]*mvcc.KeyValue
 }
 
 func (a *answer) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
@@ -682,7 +700,8 @@ func (a *answer) read(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespons
 	case 0:
 		return a.s.read(ctx, r, a.before, a.own)
 	}
-	res, err := a.s.read(ctx, &pb.RangeRequest{Key: r.Key, RangeEnd: r.RangeEnd}, a.before, a.own)
+	res, err := a.s.read(ctx, &pb.RangeRequest{Key: r.Key, RangeEnd: r.RangeEnd,
+		KeysOnly: r.CountOnly}, a.before, a.own)
 	if err != nil {
 		return nil, err
 	}
@@ -692,7 +711,7 @@ func (a *answer) read(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespons
 		if key < b.start || key >= b.end {
 			continue
 		}
-		kv, _, err := a.s.get(ctx, key, a.after, a.own)
+		kv, err := a.written(ctx, &a.mutations[i])
 		if err != nil {
 			return nil, err
 		}
@@ -716,25 +735,42 @@ func (a *answer) read(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespons
 	return res, nil
 }
 
-// misfit tells whether there is a key in the range of a comparison at a revision, and whether there
-// is one that does not fit.
+// written returns what a mutation has written, nil if it has deleted the key. It is read once,
+// however many reads of the transaction have it.
+func (a *answer) written(ctx context.Context, m *contract.Mutation) (*mvcc.KeyValue, error) {
+	kv, known := a.wrote[m.Key]
+	if m.Delete || known {
+		return kv, nil
+	}
+	kv, _, err := a.s.get(ctx, m.Key, a.after, a.own)
+	if err == nil {
+		a.wrote[m.Key] = kv
+	}
+	return kv, err
+}
+
+// misfit tells whether there is a key in the range of a comparison at a revision, and finds one
+// that does not fit, if there is any: of several, one that nobody has written for long.
 func (s *storeServer) misfit(ctx context.Context, c *contract.Comparison,
-	at contract.Revision) (some, misfit bool, err error) {
+	at contract.Revision) (some bool, misfit *mvcc.KeyValue, err error) {
 	o := mvcc.RangeOptions{Start: c.Start, End: c.End, At: at, Limit: wholePages(nil),
 		KeysOnly: c.Property != contract.CompareValue}
 	own := &bill{s: s.Server}
 	defer own.pay()
-	for more := c.Start < c.End; more && !misfit; {
+	for more := c.Start < c.End; more && misfit == nil; {
 		own.pay()
 		p, err := s.s.Range(ctx, o)
 		if err == nil {
 			err = own.add(p.KVs...)
 		}
 		if err != nil {
-			return false, false, err
+			return false, nil, err
 		}
 		for i := range p.KVs {
-			some, misfit = true, misfit || !fits(c, &p.KVs[i])
+			some = true
+			if kv := &p.KVs[i]; !fits(c, kv) && (misfit == nil || kv.Revision < misfit.Revision) {
+				misfit = kv
+			}
 		}
 		if more = p.More; more {
 			o.From = p.KVs[len(p.KVs)-1].Key + "\x00"

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/x509"
@@ -449,32 +450,30 @@ func (c *etcdCommand) sameAuthority(s *etcdStore) *etcdStore {
 	}
 	for _, other := range c.stores {
 		if other != s && (other.tls.authority == s.tls.authority ||
-			trusts(s.tls.authority, other.tls.authority)) {
+			trustShared(s.tls.authority, other.tls.authority)) {
 			return other
 		}
 	}
 	return nil
 }
 
-// trusts tells whether one of the certificates of another file is trusted by those of a file: it is
-// one of them, or signed by one. What cannot be read is told when it is used.
-func trusts(file, other string) bool {
+// trustShared tells whether there can be certificates that both files trust: an authority is in
+// both, or one has signed one of the other file. It does not matter which file has the upper one,
+// since the certificates that the lower one signs are trusted by both. Nor does it matter whether
+// they are valid now. A file that cannot be read is told when it is used.
+func trustShared(file, other string) bool {
 	own, err := cert.CertsFromFile(file)
 	others, otherErr := cert.CertsFromFile(other)
 	if err != nil || otherErr != nil {
 		return false
 	}
-	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
-	for _, c := range own {
-		o.Roots.AddCert(c)
+	signed := func(c, by *x509.Certificate) bool {
+		return bytes.Equal(c.RawIssuer, by.RawSubject) && c.CheckSignatureFrom(by) == nil
 	}
-	for _, c := range others {
-		o.Intermediates.AddCert(c)
-	}
-	return slices.ContainsFunc(others, func(c *x509.Certificate) bool {
-		_, err := c.Verify(o)
-		return err == nil
+	return slices.ContainsFunc(own, func(a *x509.Certificate) bool {
+		return slices.ContainsFunc(others, func(b *x509.Certificate) bool {
+			return a.Equal(b) || signed(a, b) || signed(b, a)
+		})
 	})
 }
 

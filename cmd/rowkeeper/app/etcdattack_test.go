@@ -18,7 +18,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +27,8 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/mem"
+
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/partial"
 )
 
 // argsVariable has the arguments of the program that this binary is to be, in place of the tests.
@@ -169,19 +170,6 @@ func (a *attacked) post(ctx context.Context, path, body string) (net.Conn, error
 	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", path,
 		len(body), body)
 	return conn, err
-}
-
-// cutConn sends so many bytes of what is written, and keeps the rest.
-type cutConn struct {
-	net.Conn
-	left *atomic.Int64
-}
-
-func (c *cutConn) Write(p []byte) (int, error) {
-	if c.left.Add(-int64(len(p))) > 0 {
-		return c.Conn.Write(p)
-	}
-	return len(p), nil
 }
 
 // atOnce calls f so many times at a time, as long as the context lasts.
@@ -340,13 +328,8 @@ func TestOneClientTakesAllMemory(t *testing.T) {
 		"parts of requests": func(ctx context.Context, a *attacked) error {
 			const streams = 600
 			watch := field(1, field(1, long(0)))
-			left := atomic.Int64{}
-			left.Store(streams * int64(len(watch)) * 9 / 10)
-			c := a.client(0, grpc.WithContextDialer(func(ctx context.Context,
-				address string) (net.Conn, error) {
-				conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-				return &cutConn{conn, &left}, err
-			}))
+			c := a.client(0, grpc.WithContextDialer(
+				partial.Dialer("tcp", streams*int64(len(watch))*9/10)))
 			var wg sync.WaitGroup
 			for range streams {
 				wg.Go(func() { _, _ = send(ctx, c, pb.Watch_Watch_FullMethodName, watch) }) // it never is

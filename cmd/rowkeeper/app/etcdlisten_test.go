@@ -46,8 +46,8 @@ type doorway struct {
 	secure  bool
 }
 
-// openDoor makes a doorway in which a client may take its time, and so many may take it at once.
-func openDoor(t *testing.T, secured bool, wait time.Duration, most int) *doorway {
+// listenFor makes a doorway of what a test serves on the listener.
+func listenFor(t *testing.T, secured bool) (*doorway, net.Listener) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -59,6 +59,13 @@ func openDoor(t *testing.T, secured bool, wait time.Duration, most int) *doorway
 		files := &tlsFiles{cert: filepath.Join(dir, "tls.crt"), key: filepath.Join(dir, "tls.key")}
 		l = secure(l, func(string) *tlsFiles { return files })
 	}
+	return d, l
+}
+
+// openDoor makes a doorway in which a client may take its time, and so many may take it at once.
+func openDoor(t *testing.T, secured bool, wait time.Duration, most int) *doorway {
+	t.Helper()
+	d, l := listenFor(t, secured)
 	store := &etcdStore{calls: newBranch(), pages: newBranch(),
 		server: etcd.New(nil, etcd.ServerConfig{})}
 	pages := newHTTPServer(http.NotFoundHandler())
@@ -179,17 +186,7 @@ func TestManyPageConnections(t *testing.T) {
 	const most = 3
 	for name, secured := range map[string]bool{"plain": false, "tls": true} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			d := &doorway{t: t, address: l.Addr().String(), secure: secured}
-			if secured {
-				dir := certFiles(t)
-				files := &tlsFiles{cert: filepath.Join(dir, "tls.crt"),
-					key: filepath.Join(dir, "tls.key")}
-				l = secure(l, func(string) *tlsFiles { return files })
-			}
+			d, l := listenFor(t, secured)
 			pages := newHTTPServer(http.NotFoundHandler())
 			pages.ReadTimeout = time.Hour
 			n := &newest{Listener: l, most: most}

@@ -3,12 +3,15 @@ package app
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"net/url"
@@ -208,7 +211,23 @@ func TestEtcdSharedAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	below, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(1),
+		Subject: pkix.Name{CommonName: "below"}, NotBefore: now.Add(-time.Hour), IsCA: true,
+		NotAfter: now.Add(time.Hour), KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true},
+		n.authority.Cert, fresh.Key.Public(), n.authority.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lower, err := x509.ParseCertificate(below)
+	if err != nil {
+		t.Fatal(err)
+	}
+	future, err := pki.NewAuthority("later", now.Add(time.Hour), now.Add(2*time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
 	shared, own := pem(n.authority), pem(fresh)
+	signed, later := pem(&pki.Pair{Cert: lower, Key: fresh.Key}), pem(future)
 	for name, test := range map[string]struct {
 		a, others []byte
 		refused   bool
@@ -217,6 +236,9 @@ func TestEtcdSharedAuthority(t *testing.T) {
 		"one of its own": {own, shared, false},
 		"both":           {slices.Concat(own, shared), shared, true},
 		"one of both":    {own, slices.Concat(shared, own), true},
+		"an upper one":   {shared, signed, true},
+		"a lower one":    {signed, shared, true},
+		"a later one":    {slices.Concat(own, later), slices.Concat(shared, later), true},
 	} {
 		for file, content := range map[string][]byte{"a.crt": test.a, "others.crt": test.others} {
 			if err := os.WriteFile(n.file(file), content, 0o600); err != nil {

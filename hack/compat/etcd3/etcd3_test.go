@@ -10,13 +10,13 @@ import (
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/hack/compat/etcd3/testserver"
+	"github.com/rowkeeper/rowkeeper/hack/compat/internal/patched"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 const (
 	upstream = "k8s.io/apiserver"
 	tested   = "pkg/storage/etcd3"
-	ours     = "github.com/rowkeeper/rowkeeper"
 )
 
 // fewest is how many tests there are at least.
@@ -28,13 +28,13 @@ const fewest = 70
 func TestUpstream(t *testing.T) {
 	module := copied(t)
 	tests := filepath.Join(t.TempDir(), "etcd3.test")
-	run(t, "go", "test", "-c", "-mod=mod", "-modfile="+modfile(t, module), "-o", tests,
-		upstream+"/"+tested)
+	patched.Run(t, "go", "test", "-c", "-mod=mod", "-modfile="+patched.Modfile(t, upstream, module),
+		"-o", tests, upstream+"/"+tested)
 	program, err := filepath.Abs("../../../bin/compat/rowkeeper")
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, "go", "build", "-C", "../../..", "-o", program, "./cmd/rowkeeper")
+	patched.Run(t, "go", "build", "-C", "../../..", "-o", program, "./cmd/rowkeeper")
 	for _, kind := range programs.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			wanted(t, kind)
@@ -84,14 +84,10 @@ func wanted(t *testing.T, kind programs.Kind) {
 }
 
 // copied copies upstream's module, with our test server in the place of its own, and returns the
-// directory. Go does not take a package of a module from elsewhere, so the module is copied whole.
+// directory.
 func copied(t *testing.T) string {
 	t.Helper()
-	from := strings.TrimSpace(run(t, "go", "list", "-m", "-f", "{{.Dir}}", upstream))
-	to := filepath.Join(t.TempDir(), "apiserver")
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
+	to := patched.Copy(t, upstream)
 	server, err := os.ReadFile("testserver/test_server.go")
 	if err != nil {
 		t.Fatal(err)
@@ -107,37 +103,4 @@ func copied(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return to
-}
-
-// modfile copies go.mod and go.sum, with the copied module in the place of upstream's, and returns
-// the path of go.mod.
-func modfile(t *testing.T, module string) string {
-	t.Helper()
-	root, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "go.mod")
-	for _, name := range []string{"go.mod", "go.sum"} {
-		content, err := os.ReadFile(name)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(filepath.Dir(path), name), content, 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	run(t, "go", "mod", "edit", "-replace="+upstream+"="+module, "-replace="+ours+"="+root, path)
-	return path
-}
-
-func run(t *testing.T, command ...string) string {
-	t.Helper()
-	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Stderr = t.Output()
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%q: %v", command, err)
-	}
-	return string(out)
 }

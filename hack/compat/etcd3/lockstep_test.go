@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/rowkeeper/rowkeeper/hack/compat/etcd3/testserver"
+	"github.com/rowkeeper/rowkeeper/hack/compat/internal/patched"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
@@ -38,7 +39,7 @@ func TestLockstep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, "go", "build", "-C", "../../..", "-o", program, "./cmd/rowkeeper")
+	patched.Run(t, "go", "build", "-C", "../../..", "-o", program, "./cmd/rowkeeper")
 	for _, kind := range programs.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			wanted(t, kind)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/hack/compat/etcdtests/member"
+	"github.com/rowkeeper/rowkeeper/hack/compat/internal/patched"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
@@ -142,14 +143,14 @@ func (r *runner) build(t *testing.T) {
 	if program := os.Getenv(member.ProgramEnv); program != "" {
 		r.program = program
 	} else {
-		run(t, "go", "build", "-C", "../../..", "-o", r.program, "./cmd/rowkeeper")
+		patched.Run(t, "go", "build", "-C", "../../..", "-o", r.program, "./cmd/rowkeeper")
 	}
 	args := []string{"go", "test", "-c", "-vet=off", "-ldflags=-w", "-tags=integration", "-mod=mod",
-		"-modfile=" + modfile(t, r.module), "-o", r.binaries + "/"}
+		"-modfile=" + patched.Modfile(t, upstream, r.module), "-o", r.binaries + "/"}
 	for _, suite := range suites {
 		args = append(args, upstream+"/"+suite)
 	}
-	run(t, args...)
+	patched.Run(t, args...)
 	r.tests = map[string][]string{}
 	for _, suite := range suites {
 		cmd := exec.Command(r.binary(suite), "-test.list=.")
@@ -392,15 +393,10 @@ func (d *database) create(t *testing.T, dir string) (address string, drop func()
 // go.etcd.io/etcd/cache/v3.
 var leftOut = []string{"integration/cache_test.go"}
 
-// copied copies upstream's module, with the changes, and returns the directory. Go does not take a
-// package of a module from elsewhere, so the module is copied whole.
+// copied copies upstream's module, with the changes, and returns the directory.
 func copied(t *testing.T) string {
 	t.Helper()
-	from := strings.TrimSpace(run(t, "go", "list", "-m", "-f", "{{.Dir}}", upstream))
-	to := filepath.Join(t.TempDir(), "tests")
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
+	to := patched.Copy(t, upstream)
 	for _, file := range leftOut {
 		if err := os.Remove(filepath.Join(to, file)); err != nil {
 			t.Fatal(err)
@@ -426,37 +422,4 @@ func copied(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return to
-}
-
-// modfile copies go.mod and go.sum, with the copied module in the place of upstream's, and returns
-// the path of go.mod.
-func modfile(t *testing.T, module string) string {
-	t.Helper()
-	root, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "go.mod")
-	for _, name := range []string{"go.mod", "go.sum"} {
-		content, err := os.ReadFile(name)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(filepath.Dir(file), name), content, 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	run(t, "go", "mod", "edit", "-replace="+upstream+"="+module, "-replace="+ours+"="+root, file)
-	return file
-}
-
-func run(t *testing.T, command ...string) string {
-	t.Helper()
-	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Stderr = t.Output()
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%q: %v", command, err)
-	}
-	return string(out)
 }
