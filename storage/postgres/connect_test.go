@@ -166,11 +166,11 @@ func TestPasswordRotation(t *testing.T) {
 	}
 }
 
-// The user and the password are those of the URL as it is now, as where each lease of a vault is a
-// user of its own.
-func TestUserRotation(t *testing.T) {
+// asFirstOfTwo opens a backend as a user. Then replace makes another user that of the URL.
+func asFirstOfTwo(t *testing.T) (b contract.Backend, admin *pgx.Conn, first string, replace func()) {
+	t.Helper()
 	database := migrated(t)
-	admin := connect(t, database)
+	admin = connect(t, database)
 	const grant = `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s`
 	first, second := role(t, admin, grant), role(t, admin, grant)
 	var now atomic.Value
@@ -181,9 +181,16 @@ func TestUserRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.Close()
+	t.Cleanup(func() { b.Close() })
+	return b, admin, first, func() { now.Store(as(t, database, second, secret)) }
+}
+
+// The user and the password are those of the URL as it is now, as where each lease of a vault is a
+// user of its own.
+func TestUserRotation(t *testing.T) {
+	b, admin, first, replace := asFirstOfTwo(t)
 	seen := head(t, b)
-	now.Store(as(t, database, second, secret))
+	replace()
 	exec(t, admin, fmt.Sprintf(`ALTER ROLE %s NOLOGIN`, first),
 		fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`, first))
 	eventually(t, "the second user to log in", func() bool {
@@ -210,25 +217,13 @@ func TestUserRotation(t *testing.T) {
 // A vault that ends a lease takes the privileges away from its user, and ends no session. Then the
 // sessions are replaced by those of the next user.
 func TestUserLosesItsPrivileges(t *testing.T) {
-	database := migrated(t)
-	admin := connect(t, database)
-	const grant = `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s`
-	first, second := role(t, admin, grant), role(t, admin, grant)
-	var now atomic.Value
-	now.Store(as(t, database, first, secret))
-	opts := options(t)
-	opts.URL = func() (string, error) { return now.Load().(string), nil }
-	b, err := contract.OpenBackend(t.Context(), postgres.Driver, now.Load().(string), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b, admin, first, replace := asFirstOfTwo(t)
 	at := head(t, b)
 	res, err := b.Commit(t.Context(), group(at, "a"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	now.Store(as(t, database, second, secret))
+	replace()
 	exec(t, admin, `DROP OWNED BY `+first)
 	if _, err = b.Commit(t.Context(), group(res.State.Head, "b")); !errors.Is(err,
 		contract.ErrPrivilege) || contract.ClassOf(err) != contract.Denied {

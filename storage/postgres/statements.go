@@ -131,17 +131,21 @@ LEFT JOIN LATERAL (
     WHERE asked.place <= $2::bigint OFFSET 0
 ) due ON true`
 
-// sqlTail reads a piece of the log by its primary key, and previous values by the same.
-//
-// $1 whether previous values of updates are wanted, too, $2 first revision, $3 limit.
-var sqlTail = ofStore(`WITH` + state + `
+// rowsOfLog begins the statements that read a piece of the log: g are its rows, and p is what each
+// of them has replaced. The value of g follows.
+const rowsOfLog = `WITH` + state + `
 SELECT header.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM header
 UNION ALL
 SELECT NULL, NULL, r.* FROM (
     SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted, g.value,
            p.revision IS NOT NULL AS has_prev, p.lease AS prev_lease, p.value AS prev_value
     FROM (
-        SELECT revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value
+        SELECT revision, prev_revision, create_revision, version, lease, time, deleted, key, token,`
+
+// sqlTail reads a piece of the log by its primary key, and previous values by the same.
+//
+// $1 whether previous values of updates are wanted, too, $2 first revision, $3 limit.
+var sqlTail = ofStore(rowsOfLog + ` value
         FROM rowkeeper_log WHERE store = $store::integer AND revision >= $2::bigint ORDER BY revision LIMIT $3::bigint
     ) g
     LEFT JOIN LATERAL (
@@ -155,14 +159,7 @@ SELECT NULL, NULL, r.* FROM (
 //
 // $1 whether values are wanted, $2 whether previous ones are, $3 whether those of updates are, too,
 // $4 the ID below which the rows are, $5 the lowest ID, $6 limit.
-var sqlParts = ofStore(`WITH` + state + `
-SELECT header.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM header
-UNION ALL
-SELECT NULL, NULL, r.* FROM (
-    SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted, g.value,
-           p.revision IS NOT NULL AS has_prev, p.lease AS prev_lease, p.value AS prev_value
-    FROM (
-        SELECT revision, prev_revision, create_revision, version, lease, time, deleted, key, token,
+var sqlParts = ofStore(rowsOfLog + `
                CASE WHEN $1::boolean THEN value END AS value
         FROM rowkeeper_log WHERE store = $store::integer AND revision < $4::bigint AND revision >= $5::bigint ORDER BY revision DESC LIMIT $6::bigint
     ) g

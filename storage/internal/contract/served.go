@@ -17,7 +17,7 @@ type Served struct {
 	at service
 	// epoch is that of the last state.
 	epoch Epoch
-	// stops is how often the process had stood still when the store began to rest.
+	// stops is how often the process had stood still before the store rested.
 	stops int
 }
 
@@ -91,7 +91,7 @@ func (s *Served) Waited(d time.Duration) {
 }
 
 // Rests notes that the store is closed, and will be opened for whoever asks for it. stops is how
-// often the process has stood still by now.
+// often the process had stood still when somebody began to close it.
 func (s *Served) Rests(stops int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -194,15 +194,21 @@ func written(ctx context.Context, s *mvcc.Engine, directory contract.Key) (bool,
 	return anyBelow(ctx, s, directory)
 }
 
-// resume ends a move that was interrupted. It may have been interrupted before its fence.
+// resume ends a move that was interrupted. It may have been interrupted before its fence. If it was
+// a server that began to record another place, objects that were written meanwhile are valid, and
+// the record is taken back.
 func (m *move) resume(ctx context.Context) error {
 	if m.is.Also != "" && m.is.Copied > 0 {
 		also, err := m.store.at(ctx, m.c, m.is.Also)
 		if err != nil {
 			return err
 		}
-		if _, err := also.mvcc.Fence(ctx); err != nil {
+		late, err := written(ctx, also.mvcc, m.directory)
+		switch {
+		case err != nil:
 			return err
+		case late && m.is.begun():
+			return m.record(ctx, m.is.Also, "", 0)
 		}
 	}
 	return m.tidy(ctx)

@@ -393,11 +393,14 @@ func (s *Store) record(ctx context.Context, directory contract.Key, p placement)
 		}
 		// Another process may do the same, and has written or fenced.
 		if conflict := (*contract.ConflictError)(nil); !errors.As(err, &conflict) &&
-			!errors.Is(err, mvcc.ErrOtherEra) {
+			!errors.Is(err, mvcc.ErrOtherEra) && !errors.Is(err, errRecorded) {
 			return r, err
 		}
 	}
 }
+
+// errRecorded says that another process has changed the record.
+var errRecorded = errors.New("the record has changed")
 
 // begin records that a directory is about to be in another store, if neither has any objects of it.
 func (s *Store) begin(ctx context.Context, r record, directory contract.Key, p placement,
@@ -422,6 +425,12 @@ func (s *Store) begin(ctx context.Context, r record, directory contract.Key, p p
 	case err != nil:
 		return r, err
 	case some:
+		// Or another process has recorded the place meanwhile, and has served it.
+		if now, err := readRecord(ctx, s.mvcc); err != nil {
+			return r, err
+		} else if now.revision != r.revision {
+			return r, errRecorded
+		}
 		return r, fmt.Errorf("the store %q has objects of %s that it was not given by the store "+
 			"%q: name another store, or, if they are meant, run %s", p.Store, p.Resource,
 			s.placements.own, p.moveTo(p.Store, s.placements.own))

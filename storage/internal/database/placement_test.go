@@ -640,22 +640,24 @@ func TestStoreForBesideServer(t *testing.T) {
 	})
 }
 
+// begin does the first half of what a server does that records another place for pods.
+func (d aDatabase) begin() {
+	d.Helper()
+	db := d.open("fast")
+	defer d.close(db)
+	r, _ := d.recordOf(db)
+	p := placement{Prefix: "/registry", Resource: "pods", Store: "fast"}
+	if _, err := db.begin(d.Context(), r, podsHere, p, db.placements.others["fast"].mvcc); err != nil {
+		d.Fatal(err)
+	}
+}
+
 // TestStoreForIsInterrupted: a server that ends while it records a place is followed by one that
 // ends that, unless an object was written meanwhile.
 func TestStoreForIsInterrupted(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		x := withStores(t, d)
-		begin := func() {
-			t.Helper()
-			db := x.open("fast")
-			defer x.close(db)
-			r, _ := x.recordOf(db)
-			p := placement{Prefix: "/registry", Resource: "pods", Store: "fast"}
-			if _, err := db.begin(t.Context(), r, podsHere, p, db.placements.others["fast"].mvcc); err != nil {
-				t.Fatal(err)
-			}
-		}
-		begin()
+		x.begin()
 		x.refused("", `kept in the store "fast"`)
 		x.write(contract.Mutation{Key: podKey("late")})
 		x.refused("fast", `kept in the store "default"`)
@@ -663,13 +665,27 @@ func TestStoreForIsInterrupted(t *testing.T) {
 			t.Errorf("%d pods are there", n)
 		}
 		x.write(contract.Mutation{Key: podKey("late"), Delete: true})
-		begin()
+		x.begin()
 		db := x.open("fast")
 		if err := Agrees(db, DefaultPrefix); err != nil {
 			t.Error(err)
 		}
 		create(t, pods(t, db), "a")
 		x.refused("", "give --store-for pods=fast")
+	})
+}
+
+// TestMoveAfterStoreForIsInterrupted: an object that was written while a server began to record
+// another place is moved there.
+func TestMoveAfterStoreForIsInterrupted(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		x.begin()
+		x.write(contract.Mutation{Key: podKey("late")})
+		x.move("fast", 1)
+		if n := len(list(t, pods(t, x.open("fast")))); n != 1 {
+			t.Errorf("%d pods are served", n)
+		}
 	})
 }
 
@@ -700,6 +716,38 @@ func TestStoreForTogether(t *testing.T) {
 			if err != nil || n != 3 {
 				t.Errorf("round %d: %d pods are there, %v", round, n, err)
 			}
+		}
+	})
+}
+
+// paging calls page before each read of pods.
+type paging struct {
+	contract.Backend
+	page func()
+}
+
+func (b paging) Page(ctx context.Context, q contract.PageQuery) (*contract.Page, error) {
+	if q.Start == podsHere {
+		b.page()
+	}
+	return b.Backend.Page(ctx, q)
+}
+
+// TestStoreForIsOvertaken: while a server finds out whether it may record a place, another one
+// records it, and creates an object there. It is no reason for the first one not to serve it.
+func TestStoreForIsOvertaken(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		late, reads := x, 0
+		late.config.Drivers = []contract.Driver{through{d.Driver, func(b contract.Backend) contract.Backend {
+			return paging{b, func() {
+				if reads++; reads == 2 { // of the other store
+					create(t, pods(t, x.open("fast")), "a")
+				}
+			}}
+		}}}
+		if n := len(list(t, pods(t, late.open("fast")))); n != 1 || reads < 2 {
+			t.Errorf("%d pods are served, after %d reads", n, reads)
 		}
 	})
 }

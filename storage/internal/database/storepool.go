@@ -344,6 +344,7 @@ func (p *StorePool) shut(name string, s *pooledStore) {
 		return
 	}
 	s.gone = make(chan struct{})
+	stops := p.pulse.Beat(time.Now()) // the process may stand still while the store is closed
 	ctx, hurry := context.WithTimeout(p.ctx, p.config.Timeout)
 	s.hurry = hurry
 	p.work.Go(func() {
@@ -362,10 +363,11 @@ func (p *StorePool) shut(name string, s *pooledStore) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if s.err == nil {
-			p.served[name].Rests(p.pulse.Beat(time.Now()))
 			if s.store.mvcc.Broken() {
+				p.served[name].Lost() // it may stay closed for whoever asks for it
 				p.breaks(name, p.now().Sub(s.opened))
 			} else {
+				p.served[name].Rests(stops)
 				delete(p.broken, name)
 			}
 		}

@@ -227,15 +227,16 @@ func TestStorePoolRests(t *testing.T) {
 	})
 }
 
-// TestStorePoolLeases: a lease lapses in a closed store, too. That nobody had the store open is no
-// outage: whoever had asked for it would have got it.
-func TestStorePoolLeases(t *testing.T) {
+// withLease opens a store in which the lease 7 has nine minutes.
+func withLease(t *testing.T) (p *StorePool, clock *clocktesting.FakeClock, store *Store,
+	release func()) {
+	t.Helper()
 	d := dbtest.Open(t, dbtest.SQLite)
 	created, clock := openPool(t, d, "team-a")
 	if err := created.Close(); err != nil {
 		t.Fatal(err)
 	}
-	p := openAt(t, Config{URL: d.URL, Drivers: []contract.Driver{d.Driver}, Clock: clock.Now}, clock)
+	p = openAt(t, Config{URL: d.URL, Drivers: []contract.Driver{d.Driver}, Clock: clock.Now}, clock)
 	store, release, err := p.Use(t.Context(), "team-a")
 	if err != nil {
 		t.Fatal(err)
@@ -243,6 +244,13 @@ func TestStorePoolLeases(t *testing.T) {
 	if _, _, err := store.mvcc.GrantLease(t.Context(), 7, 9*60); err != nil {
 		t.Fatal(err)
 	}
+	return p, clock, store, release
+}
+
+// TestStorePoolLeases: a lease lapses in a closed store, too. That nobody had the store open is no
+// outage: whoever had asked for it would have got it.
+func TestStorePoolLeases(t *testing.T) {
+	p, clock, store, release := withLease(t)
 	if _, err := store.mvcc.Commit(t.Context(), contract.Mutation{Key: "/k", Lease: 7}); err != nil {
 		t.Fatal(err)
 	}
@@ -638,31 +646,71 @@ func TestStorePoolPanics(t *testing.T) {
 	}
 }
 
+// closing is a backend that calls close before it closes.
+type closing struct {
+	contract.Backend
+	close func()
+}
+
+func (b closing) Close() error {
+	b.close()
+	return b.Backend.Close()
+}
+
 // TestStorePoolStandsStill: that nobody had a store open is an outage if the process stood still
-// meanwhile: whoever had asked for the store would not have got it.
+// meanwhile, or while it closed the store: whoever had asked for the store would not have got it.
 func TestStorePoolStandsStill(t *testing.T) {
-	d := dbtest.Open(t, dbtest.SQLite)
-	created, clock := openPool(t, d, "team-a")
-	if err := created.Close(); err != nil {
-		t.Fatal(err)
+	for _, whileClosing := range []bool{false, true} {
+		p, clock, _, release := withLease(t)
+		release()
+		p.closesNow(t)
+		standStill := func() { p.pulse.Beat(time.Now().Add(time.Hour)) } // as if the last one was an hour ago
+		if whileClosing {
+			p.db = throughDatabase{p.db, func(b contract.Backend) contract.Backend {
+				return closing{b, standStill}
+			}}
+			if _, release, err := p.Use(t.Context(), "team-a"); err != nil {
+				t.Fatal(err)
+			} else {
+				release()
+			}
+			p.closesNow(t)
+		} else {
+			standStill()
+		}
+		p.wakes(t, clock, 9*time.Minute)
+		stillHasLease(t, p)
 	}
-	p := openAt(t, Config{URL: d.URL, Drivers: []contract.Driver{d.Driver}, Clock: clock.Now}, clock)
+}
+
+// stillHasLease: the lease of withLease has its whole time again.
+func stillHasLease(t *testing.T, p *StorePool) {
+	t.Helper()
 	store, release, err := p.Use(t.Context(), "team-a")
 	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := store.mvcc.GrantLease(t.Context(), 7, 9*60); err != nil {
-		t.Fatal(err)
-	}
-	release()
-	p.closesNow(t)
-	p.pulse.Beat(time.Now().Add(time.Hour)) // as if the last one was an hour ago
-	p.wakes(t, clock, 9*time.Minute)
-	if store, release, err = p.Use(t.Context(), "team-a"); err != nil {
 		t.Fatal(err)
 	}
 	defer release()
 	if _, left, _, err := store.mvcc.LeaseOf(t.Context(), 7); err != nil || left < 8*time.Minute {
 		t.Errorf("the lease lasts %s, %v", left, err)
 	}
+}
+
+// TestStorePoolStaysClosed: that a store stays closed since it has panicked is an outage, also if
+// an answer comes when it is being closed: whoever asks for the store does not get it.
+func TestStorePoolStaysClosed(t *testing.T) {
+	p, clock, store, release := withLease(t)
+	store.mvcc.Break()
+	p.mu.Lock()
+	p.broken["team-a"] = breaks{n: 10}
+	p.served["team-a"].Answered(clock.Now())
+	p.mu.Unlock()
+	release()
+	p.closesNow(t)
+	if _, _, err := p.Use(t.Context(), "team-a"); err == nil {
+		t.Fatal("a store that has panicked again and again is open")
+	}
+	clock.Step(9*time.Minute + time.Second)
+	p.work.Wait()
+	stillHasLease(t, p)
 }

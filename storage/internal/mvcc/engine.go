@@ -193,7 +193,7 @@ func Open(ctx context.Context, b contract.Backend, cfg Config) (*Engine, error) 
 	}
 	s := &Engine{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(),
 		reapSoon: make(chan time.Duration, 1), damaged: map[contract.Key]damaged{},
-		served: cfg.Served, sweepSoon: make(chan struct{}, 1),
+		ended: map[contract.Lease]time.Time{}, served: cfg.Served, sweepSoon: make(chan struct{}, 1),
 		replays: make(chan struct{}, 2), dropped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.commitCtx, s.commitCancel = context.WithCancel(context.Background())

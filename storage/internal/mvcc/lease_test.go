@@ -348,19 +348,25 @@ func TestLeasesEndTogether(t *testing.T) {
 	})
 }
 
+// withoutAttached opens a backend that cannot read which keys leases have.
+func withoutAttached(t *testing.T, db dbtest.DB) *memdb.Backend {
+	t.Helper()
+	b := openBackend(t, db).(*memdb.Backend)
+	b.Hook = func(_ context.Context, method string) error {
+		if method == "AttachedTo" {
+			return contract.Errorf(contract.Unavailable, "away")
+		}
+		return nil
+	}
+	return b
+}
+
 // TestLeaseIsTakenOver: the keys of a lease are deleted, also if the process that has ended it
 // cannot do it.
 func TestLeaseIsTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := inMemory(t)
-		b := openBackend(t, db).(*memdb.Backend)
-		b.Hook = func(_ context.Context, method string) error {
-			if method == "AttachedTo" {
-				return contract.Errorf(contract.Unavailable, "away")
-			}
-			return nil
-		}
-		lame, err := mvcc.Open(t.Context(), b, mvcc.Config{})
+		lame, err := mvcc.Open(t.Context(), withoutAttached(t, db), mvcc.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -627,6 +633,59 @@ func TestManyLeasesAfterAnOutage(t *testing.T) {
 			t.Errorf("half of %d leases ended, and %d were read", leases, n)
 		}
 		look(leases/2, leases)
+	})
+}
+
+// secondPages is a backend that reads no second page of leases while it is away.
+type secondPages struct {
+	*memdb.Backend
+	away atomic.Bool
+}
+
+func (b *secondPages) Lapsing(ctx context.Context, from int64,
+	limit int) ([]contract.LeaseRow, contract.State, error) {
+	if from > 0 && b.away.Load() {
+		return nil, contract.State{}, contract.Errorf(contract.Unavailable, "away")
+	}
+	return b.Backend.Lapsing(ctx, from, limit)
+}
+
+// TestFirstLookIsCutOff: the first look of a process finds a lease that another one has ended, and
+// is cut off then. The process goes on, and deletes the lease's keys.
+func TestFirstLookIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := inMemory(t)
+		lame, err := mvcc.Open(t.Context(), withoutAttached(t, db), mvcc.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		leased(t, lame)
+		<-time.After(7 * time.Second)
+		if err := lame.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b := &secondPages{Backend: openBackend(t, db).(*memdb.Backend)}
+		many := make([]*contract.LeaseRow, 1000)
+		for i := range many {
+			many[i] = &contract.LeaseRow{Lease: contract.Lease(1 + i), TTL: 1000}
+		}
+		if _, _, err := contract.GrantLeases(t.Context(), b, many); err != nil {
+			t.Fatal(err)
+		}
+		b.away.Store(true)
+		s, err := mvcc.Open(t.Context(), b, mvcc.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		synctest.Wait()
+		if err := s.DeleteExpired(t.Context()); contract.ClassOf(err) != contract.Unavailable {
+			t.Errorf("the look ends with: %v", err)
+		}
+		b.away.Store(false)
+		if n := lastsFor(t, s, "/k"); n > 11 {
+			t.Errorf("the key of a lease that has ended is there for %d s", n)
+		}
 	})
 }
 

@@ -41,7 +41,9 @@ type measured struct {
 	at    contract.Position
 	usage contract.Usage
 	// history is what the store keeps of it, as one piece what was there when this process began.
+	// It is measured if kept is true.
 	history []contract.Aged
+	kept    bool
 	// leases are how many there were when they were counted.
 	leases  int64
 	counted bool
@@ -119,10 +121,7 @@ func (s *Engine) measure(ctx context.Context, m *measured) error {
 			return st, err
 		})
 		// The history may be another one, with other leases.
-		m.at, m.usage, m.history, m.counted = st.Head, usage, nil, false
-		if err == nil && q.Bytes > 0 {
-			m.history = s.keptHistory(ctx, st)
-		}
+		m.at, m.usage, m.kept, m.counted = st.Head, usage, false, false
 	}
 	if err != nil {
 		*m = measured{}
@@ -141,9 +140,13 @@ func (s *Engine) measure(ctx context.Context, m *measured) error {
 		m.counted = true
 	}
 	s.excess.Store(contract.ExcessOf(q, contract.WithLeases(m.usage, m.leases)))
-	if q.Bytes == 0 {
-		m.history = nil
-	} else if r := contract.EarlyBoundary(m.history, q.Bytes); r > st.Compacted {
+	switch {
+	case q.Bytes == 0:
+		m.history, m.kept = nil, false
+	case !m.kept:
+		m.history, m.kept = s.keptHistory(ctx, st), true
+	}
+	if r := contract.EarlyBoundary(m.history, q.Bytes); r > st.Compacted {
 		return s.Compact(ctx, r)
 	}
 	return nil

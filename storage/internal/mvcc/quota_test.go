@@ -3,6 +3,7 @@ package mvcc_test
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
@@ -156,6 +157,33 @@ func TestQuotaOfOldHistory(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestQuotaOfBytesComesLater: history counts that was there before a quota of objects became one of
+// bytes, too.
+func TestQuotaOfBytesComesLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := inMemory(t)
+		s := open(t, db, mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}})
+		r := contract.Revision(0)
+		for range 10 {
+			r = put(t, s, "/a", r, string(make([]byte, 300)))
+		}
+		b := openBackend(t, db)
+		defer b.Close()
+		for _, q := range []contract.Quota{{Objects: 2}, {Objects: 2, Bytes: 1000}} {
+			if err := contract.SetQuota(t.Context(), b, q); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(time.Minute)
+			if _, err := s.Head(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.CompactedRevision(); (got >= r) != (q.Bytes > 0) {
+				t.Errorf("with a quota of %+v the history is compacted up to revision %d of %d", q, got, r)
+			}
+		}
+	})
 }
 
 // TestQuota: a process heeds a quota that somebody sets, and what others write; when it is used up,
