@@ -157,8 +157,8 @@ func (c *keyCheck) look(ctx context.Context, directory contract.Key, kvs []mvcc.
 	}
 }
 
-// missing says for which objects there is no key. Those that may be of one of the resources that are
-// looked at next are left for later: another directory may have one that the key decrypts.
+// missing says for which objects there is no key. An object that may belong to one of the resources
+// that are looked at next is left for later: another directory may have one that the key decrypts.
 func (c *keyCheck) missing(next []schema.GroupResource) error {
 	for _, f := range c.failed {
 		if !slices.ContainsFunc(f.resources, func(r schema.GroupResource) bool {

@@ -166,33 +166,42 @@ func TestPasswordRotation(t *testing.T) {
 	}
 }
 
-// asFirstOfTwo opens a backend as a user. Then replace makes another user that of the URL.
-func asFirstOfTwo(t *testing.T) (b contract.Backend, admin *pgx.Conn, first string, replace func()) {
+// twoUsers are the users of a database. The backend is opened as the first one.
+type twoUsers struct {
+	database, first, second string
+	admin                   *pgx.Conn
+	// url is the backend's.
+	url atomic.Value
+}
+
+func asFirstOfTwo(t *testing.T) (contract.Backend, *twoUsers) {
 	t.Helper()
-	database := migrated(t)
-	admin = connect(t, database)
+	u := &twoUsers{database: migrated(t)}
+	u.admin = connect(t, u.database)
 	const grant = `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s`
-	first, second := role(t, admin, grant), role(t, admin, grant)
-	var now atomic.Value
-	now.Store(as(t, database, first, secret))
+	u.first, u.second = role(t, u.admin, grant), role(t, u.admin, grant)
+	u.url.Store(as(t, u.database, u.first, secret))
 	opts := options(t)
-	opts.URL = func() (string, error) { return now.Load().(string), nil }
-	b, err := contract.OpenBackend(t.Context(), postgres.Driver, now.Load().(string), opts)
+	opts.URL = func() (string, error) { return u.url.Load().(string), nil }
+	b, err := contract.OpenBackend(t.Context(), postgres.Driver, u.url.Load().(string), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.Close() })
-	return b, admin, first, func() { now.Store(as(t, database, second, secret)) }
+	return b, u
 }
+
+// replace makes the second user that of the URL.
+func (u *twoUsers) replace(t *testing.T) { u.url.Store(as(t, u.database, u.second, secret)) }
 
 // The user and the password are those of the URL as it is now, as where each lease of a vault is a
 // user of its own.
 func TestUserRotation(t *testing.T) {
-	b, admin, first, replace := asFirstOfTwo(t)
+	b, u := asFirstOfTwo(t)
 	seen := head(t, b)
-	replace()
-	exec(t, admin, fmt.Sprintf(`ALTER ROLE %s NOLOGIN`, first),
-		fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`, first))
+	u.replace(t)
+	exec(t, u.admin, fmt.Sprintf(`ALTER ROLE %s NOLOGIN`, u.first),
+		fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`, u.first))
 	eventually(t, "the second user to log in", func() bool {
 		_, err := b.State(t.Context())
 		return err == nil
@@ -201,13 +210,13 @@ func TestUserRotation(t *testing.T) {
 		t.Error(err)
 	}
 	var users int
-	if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE usename = $1`,
-		second).Scan(&users); err != nil || users == 0 {
+	if err := u.admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE usename = $1`,
+		u.second).Scan(&users); err != nil || users == 0 {
 		t.Errorf("%d sessions are the second user's, %v", users, err)
 	}
-	now.Store("postgres://%zz")
-	exec(t, admin, fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`,
-		second))
+	u.url.Store("postgres://%zz")
+	exec(t, u.admin, fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`,
+		u.second))
 	eventually(t, "the URL to be refused", func() bool {
 		_, err := b.State(t.Context())
 		return err != nil && contract.ClassOf(err) == contract.Denied
@@ -217,14 +226,14 @@ func TestUserRotation(t *testing.T) {
 // A vault that ends a lease takes the privileges away from its user, and ends no session. Then the
 // sessions are replaced by those of the next user.
 func TestUserLosesItsPrivileges(t *testing.T) {
-	b, admin, first, replace := asFirstOfTwo(t)
+	b, u := asFirstOfTwo(t)
 	at := head(t, b)
 	res, err := b.Commit(t.Context(), group(at, "a"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	replace()
-	exec(t, admin, `DROP OWNED BY `+first)
+	u.replace(t)
+	exec(t, u.admin, `DROP OWNED BY `+u.first)
 	if _, err = b.Commit(t.Context(), group(res.State.Head, "b")); !errors.Is(err,
 		contract.ErrPrivilege) || contract.ClassOf(err) != contract.Denied {
 		t.Errorf("a commit of a user without privileges: %v", err)

@@ -464,7 +464,7 @@ func (s *Engine) read(ctx context.Context, f func(context.Context) (contract.Sta
 // *backoff.PermanentError.
 func (s *Engine) attempt(ctx context.Context, f func(context.Context) (contract.State, error)) (contract.State,
 	error) {
-	if s.ctx.Err() != nil {
+	if s.ctx.Err() != nil || s.Broken() {
 		return contract.State{}, backoff.Permanent(contract.ErrClosed)
 	}
 	seen := s.hub.newestSeen()

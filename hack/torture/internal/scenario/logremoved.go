@@ -33,6 +33,10 @@ func removeLog(ctx context.Context, e *Env, silently bool) error {
 	head, epochs := e.Recorder.Head(), e.Recorder.Epochs()
 	err := e.Recorder.Swap(func() (*rows.DB, error) {
 		if silently {
+			// Whoever closes a file last copies the log to it.
+			if err := e.Rows.Close(); err != nil {
+				return nil, err
+			}
 			if err := endServers(ctx, e, syscall.SIGKILL); err != nil {
 				return nil, err
 			}
