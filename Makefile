@@ -29,7 +29,7 @@ help: ## list the targets
 
 .PHONY: run
 run: ## build the server and serve on https://127.0.0.1:8443 from ./.rowkeeper
-	@echo "Compiling the server. On a machine that has not done it before this takes about three minutes."
+	@echo "Compiling the server. On a machine that has not done it before this takes about six minutes."
 	@$(MAKE) --no-print-directory --silent build
 	@bin/rowkeeper serve --example
 
@@ -51,9 +51,9 @@ FAST = $(strip sqlite $(ROWKEEPER_TEST_ONLY) $(ROWKEEPER_TEST_REQUIRE))
 
 .PHONY: test
 test: export ROWKEEPER_TEST_ONLY := $(FAST)
-test: ## run the fast tests on SQLite, in 6 to 12 minutes on two cores; says at the end on which databases they ran
+test: ## run the fast tests on SQLite, in 15 minutes on two cores if all has to be compiled; says at the end on which databases they ran
 	@echo "The fast tests: go test $(strip -short $(TESTFLAGS) $(PACKAGES)) on $(ROWKEEPER_TEST_ONLY)."
-	@echo "All packages (./...) take 6 to 12 minutes on two cores. make test-all runs all tests."
+	@echo "All packages (./...) take up to 15 minutes on two cores, most of it to compile. make test-all runs all tests."
 	$(call run,-short)
 
 .PHONY: test-all
