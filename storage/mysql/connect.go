@@ -187,7 +187,7 @@ func (c *connector) connect(ctx context.Context) (driver.Conn, error) {
 	number := c.address.Begin()
 	raw, err := d.Connect(ctx)
 	if err != nil {
-		return nil, c.cfg.connectError(log.explain(err))
+		return nil, c.cfg.connectError(cfg.User, log.explain(err))
 	}
 	s, ok := raw.(session)
 	if !ok {
@@ -201,7 +201,7 @@ func (c *connector) connect(ctx context.Context) (driver.Conn, error) {
 		if errors.As(err, &e) {
 			return nil, e
 		}
-		return nil, c.cfg.connectError(log.explain(err))
+		return nil, c.cfg.connectError(cfg.User, log.explain(err))
 	}
 	f.number = number
 	return &conn{session: s, facts: f}, nil

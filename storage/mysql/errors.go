@@ -195,9 +195,9 @@ func sentence(e *mysql.MySQLError) error {
 	return e
 }
 
-// connectError judges an error of opening a connection: nothing was sent that could change
+// connectError judges an error of opening a connection as a user: nothing was sent that could change
 // anything.
-func (c *config) connectError(err error) *contract.Error {
+func (c *config) connectError(user string, err error) *contract.Error {
 	var (
 		server    *mysql.MySQLError
 		expired   x509.CertificateInvalidError
@@ -208,7 +208,7 @@ func (c *config) connectError(err error) *contract.Error {
 	)
 	switch {
 	case errors.As(err, &server):
-		return contract.Errorf(classOf(server, contract.Unavailable), "cannot connect to %s as %s: %w", c, c.user, sentence(server))
+		return contract.Errorf(classOf(server, contract.Unavailable), "cannot connect to %s as %s: %w", c, user, sentence(server))
 	case errors.As(err, &expired) && expired.Reason == x509.Expired:
 		return contract.Errorf(contract.Denied, "cannot connect to %s: the server's certificate is not "+
 			"valid now, it is valid from %s to %s", c,
@@ -233,12 +233,12 @@ func (c *config) connectError(err error) *contract.Error {
 	case errors.Is(err, mysql.ErrCleartextPassword):
 		return contract.Errorf(contract.Denied, "cannot connect to %s as %s: the account asks for the "+
 			"password in clear text, which is not supported; use caching_sha2_password, ed25519 or "+
-			"mysql_native_password", c, c.user)
+			"mysql_native_password", c, user)
 	case errors.Is(err, mysql.ErrNativePassword),
 		errors.Is(err, mysql.ErrOldPassword), errors.Is(err, mysql.ErrUnknownPlugin):
 		return contract.Errorf(contract.Denied,
 			"cannot connect to %s as %s: the account uses a method of authentication that is not "+
-				"supported; use caching_sha2_password, ed25519 or mysql_native_password", c, c.user)
+				"supported; use caching_sha2_password, ed25519 or mysql_native_password", c, user)
 	case errors.As(err, &dns):
 		return contract.Errorf(contract.Unavailable, "cannot connect to %s: the host name does not "+
 			"resolve: %w", c, dns)

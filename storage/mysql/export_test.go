@@ -80,7 +80,7 @@ func ConnectError(url string, err error) error {
 	if parseErr != nil {
 		return parseErr
 	}
-	return cfg.connectError(err)
+	return cfg.connectError(cfg.user, err)
 }
 
 // LargestGroup returns the length of the texts of a group in which every byte has to be escaped.

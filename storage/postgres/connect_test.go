@@ -214,9 +214,24 @@ func TestUserRotation(t *testing.T) {
 		u.second).Scan(&users); err != nil || users == 0 {
 		t.Errorf("%d sessions are the second user's, %v", users, err)
 	}
+	file := write(t, "password", []byte("not it"))
+	u.url.Store(with(t, as(t, u.database, u.second, secret), "password_file", file))
+	endSessions := fmt.Sprintf(
+		`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`, u.second)
+	exec(t, u.admin, endSessions)
+	eventually(t, "the second user to be refused by name", func() bool {
+		_, err := b.State(t.Context())
+		return err != nil && contract.ClassOf(err) == contract.Denied &&
+			strings.Contains(err.Error(), fmt.Sprintf("the role %q", u.second))
+	})
+	if err := os.WriteFile(file, []byte(secret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.State(t.Context()); err != nil {
+		t.Errorf("with the password of the new URL's file: %v", err)
+	}
 	u.url.Store("postgres://%zz")
-	exec(t, u.admin, fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`,
-		u.second))
+	exec(t, u.admin, endSessions)
 	eventually(t, "the URL to be refused", func() bool {
 		_, err := b.State(t.Context())
 		return err != nil && contract.ClassOf(err) == contract.Denied

@@ -173,7 +173,11 @@ func (c *config) connectError(err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
-	cc := c.pool.ConnConfig
+	cc := &c.pool.ConnConfig.Config
+	var refused *pgconn.ConnectError
+	if errors.As(err, &refused) {
+		cc = refused.Config // its user may be another one by now
+	}
 	denied := func(format string, args ...any) error {
 		return &contract.Error{Class: contract.Denied, Err: fmt.Errorf(format, args...)}
 	}

@@ -30,7 +30,8 @@ type config struct {
 	// prepared is false if statements must not be prepared and sessions not be set up, since a
 	// pooler gives each transaction another one.
 	prepared bool
-	// passwordFile, if not empty, is read for every new connection.
+	// passwordFile, if not empty, is read for every new connection. With now, it is that of the URL
+	// as it is then.
 	passwordFile string
 }
 
@@ -118,30 +119,34 @@ func (c *config) refresh(cc *pgx.ConnConfig) error {
 	}
 	secure(c.url, fresh)
 	cc.Password, cc.TLSConfig, cc.Fallbacks = fresh.Password, fresh.TLSConfig, fresh.Fallbacks
+	passwordFile := c.passwordFile
 	if c.now != nil {
-		if cc.User, cc.Password, err = c.login(); err != nil {
+		now, err := c.urlNow()
+		if err != nil {
 			return err
 		}
+		cc.User, cc.Password = now.User, now.Password
+		passwordFile = now.RuntimeParams["password_file"]
 	}
-	if c.passwordFile != "" {
-		if cc.Password, err = readPassword(c.passwordFile); err != nil {
+	if passwordFile != "" {
+		if cc.Password, err = readPassword(passwordFile); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// login returns the user and the password of the URL as it is now.
-func (c *config) login() (user, password string, err error) {
+// urlNow parses the URL as it is now.
+func (c *config) urlNow() (*pgx.ConnConfig, error) {
 	url, err := c.now()
 	if err != nil {
-		return "", "", contract.Errorf(contract.Denied, "%w", err)
+		return nil, contract.Errorf(contract.Denied, "%w", err)
 	}
 	now, err := pgx.ParseConfig(url)
 	if err != nil {
-		return "", "", urlError(err)
+		return nil, urlError(err)
 	}
-	return now.User, now.Password, nil
+	return now, nil
 }
 
 // hosts lists the servers of a configuration, for people.
