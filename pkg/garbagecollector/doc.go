@@ -1,6 +1,7 @@
 // Package garbagecollector is for authors of API servers without a cluster. It deletes objects
 // whose owners are gone. It removes an owner's finalizer when the owner has nothing left to wait
-// for. The controller of the same name does so in a cluster:
+// for. One server at a time does so, by a lock in the database, which packages options and storage
+// open. The controller of the same name does so in a cluster:
 //
 //   - An object all of whose owners are absent is deleted. One that has other owners, too, loses
 //     its references to the absent ones.

@@ -1,7 +1,8 @@
 // Package testkit is for authors of API servers and of their clients. It runs API servers inside
 // tests, as net/http/httptest runs HTTP servers: one call starts the server in the process of the
 // test, on a SQLite database of its own or one that package databases gives, and it stops with the
-// test. The kit composes its servers itself, without package server.
+// test. The kit composes its servers itself, without package server, of packages options,
+// garbagecollector, access and standalone.
 //
 //	func TestFlunders(t *testing.T) {
 //		server := testkit.Start(t, testkit.API{

@@ -1,5 +1,6 @@
 // Package mysql keeps a store in MySQL (8.0 or newer) or MariaDB (10.6 or newer), on InnoDB. The
-// driver asks the server which of the two it is.
+// driver asks the server which of the two it is. It is a contract.Backend, made with package
+// sqlkit, on the tables that package migrations makes.
 //
 // # Database URLs
 //

@@ -1,4 +1,5 @@
-// Package postgres keeps a store in PostgreSQL, versions 13 and later.
+// Package postgres keeps a store in PostgreSQL, versions 13 and later. It is a contract.Backend,
+// made with package sqlkit, on the tables that package migrations makes.
 //
 // A program that imports it, and names [Driver], can open databases by URLs such as
 //

@@ -1,4 +1,5 @@
-// Package sqlite keeps a store in a SQLite file, or in memory. It exports a [Driver] for the URLs
+// Package sqlite keeps a store in a SQLite file, or in memory. It is a contract.Backend, made with
+// package sqlkit, on the tables that package migrations makes. It exports a [Driver] for the URLs
 //
 //	sqlite:///var/lib/rowkeeper/state.db    an absolute path
 //	sqlite:data/state.db                    a path relative to the working directory

@@ -1,6 +1,6 @@
-// Package apiserver puts the example API together with the generic API server: it knows which
-// groups, versions and resources there are, and where each is stored. It does not know what it is
-// stored in.
+// Package apiserver puts the example API together with the generic API server of k8s.io/apiserver.
+// It knows which groups, versions and resources there are, and where each is stored. It does not
+// know what it is stored in.
 package apiserver
 
 import (

@@ -1,7 +1,7 @@
 // Package resource makes the registry.Store of a resource, for authors of registries. They give it
 // what is particular about the resource: its names, its strategy, the fields to select by, and its
-// table. Packages kinds and scale use it. The example makes its stores by hand, as authors of other
-// servers do.
+// table. Packages kinds, scale and builtin use it. The example makes its stores by hand, as authors
+// of other servers do.
 package resource
 
 import (

@@ -1,4 +1,5 @@
-// Package commands has the commands of a server program:
+// Package commands makes the commands of a server program. It calls package server for one of them,
+// and packages storage, pki and standalone for the others:
 //
 //	serve       the server, which package server makes
 //	backup, restore, fence, migrate, stores

@@ -1,4 +1,4 @@
-// Package pki makes certificates, for server programs and for tests. No other package does. A
+// Package pki makes certificates, for package options, server programs and tests. No other does. A
 // certificate is renewed in the last third of its lifetime ([RenewAt]): package standalone looks at
 // its certificates every hour, and package rotation in each of its rounds.
 //

@@ -2,6 +2,7 @@
 // that own Deployments, Jobs and Roles, for which envtest has no controllers. It runs upstream's
 // own kube-apiserver and kube-controller-manager, so ReplicaSets and Pods appear, roles give
 // rights, service accounts have tokens, namespaces end, and what an owner leaves is collected.
+// Package storage/etcd keeps the objects.
 //
 //	func TestOperator(t *testing.T) {
 //		plane := controlplane.Start(t, controlplane.Options{})

@@ -2,7 +2,8 @@
 // resource, and how they are moved, backed up and restored. A store is one history of keys, and a
 // database has one or more. Below this package, mvcc keeps each history. Above it are the façades:
 // storage, which is storage.Interface of Kubernetes, and storage/etcd, which is etcd's API. They
-// get a store here, and then use mvcc directly.
+// get a store here, and then use mvcc directly. So do etcdmove, which moves whole stores, and the
+// tests' storagetest.
 //
 // The package knows keys and values, and links nothing of Kubernetes. A resource is a string here,
 // such as coordination.k8s.io/leases.

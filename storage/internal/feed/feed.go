@@ -1,5 +1,5 @@
-// Package feed puts a storage under upstream's watch cache in such a way that the cache can be
-// stopped, and holds once what the versions of a large object have in common.
+// Package feed stands between package storage and upstream's watch cache. With it the cache can be
+// stopped, and it keeps only once what the versions of a large object have in common.
 //
 // A cache reads a watch of the storage and puts the events into a queue of 100, from which another
 // goroutine gives them to the cache's own watches. Cacher.Stop ends that goroutine, and waits for

@@ -1,4 +1,5 @@
-// Package memory finds out how much memory this process has.
+// Package memory finds out how much memory this process has. Packages storage and storage/etcd
+// bound by it what they keep.
 package memory
 
 import (

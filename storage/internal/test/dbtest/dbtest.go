@@ -1,6 +1,6 @@
 // Package dbtest gives tests an empty database of every kind, on servers that
-// pkg/support/test/dbserver starts. Tests below the folder storage use it. Tests of API servers use
-// the test kit's package databases.
+// pkg/support/test/dbserver starts, and the driver for it. Tests below the folder storage use it.
+// Tests of API servers use the test kit's package databases.
 //
 //	func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
 //
