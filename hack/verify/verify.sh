@@ -3,8 +3,8 @@
 #
 # Checks, without changing a file, that all code is formatted and comments have at most 100 columns,
 # that the modules are tidy, that the main module has no replace directive and requires no tools, that
-# workflows name actions by commit, that the library exports what hack/verify/api/api.txt says, and
-# that generated code is up to date.
+# workflows name actions by commit, that documents show database URLs with verified TLS, that the
+# library exports what hack/verify/api/api.txt says, and that generated code is up to date.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -34,6 +34,11 @@ done
 # A tag can be moved, and would bring another action.
 loose=$(grep -rn 'uses: ' .github cmd/rowkeeper/app/scaffold/templates | grep -vE '@[0-9a-f]{40}( |$)')
 [ -z "$loose" ] || fail "actions that are not named by commit: $loose"
+
+# Readers copy URLs, and a program without these parameters sends the password to whoever answers.
+plain=$(grep -rnoE '(postgres|postgresql|mysql|mariadb)://[a-z]+(:[^@ ]*)?@[a-z0-9.-]+[:/][^ `"'"'"')]*' README.md docs deploy \
+	| grep -vE '@(localhost|127\.0\.0\.1)[:/]|sslmode=verify-full|tls=true')
+[ -z "$plain" ] || fail "database URLs without sslmode=verify-full or tls=true: $plain"
 
 go run ./hack/verify/api || fail "the exported API is not what hack/verify/api/api.txt says"
 

@@ -197,6 +197,12 @@ func TestCancelledWaitForStandby(t *testing.T) {
 				return err
 			}
 			wantClass(t, cancelled(resolve), contract.Transient)
+			told("a store", cancelled(func() error {
+				opts := options(t)
+				opts.Store = "made-" + prepared
+				_, err := postgres.Driver.CreateStore(t.Context(), db.URL, opts)
+				return err
+			}))
 			names("")
 			if err := resolve(); err != nil {
 				t.Error(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -63,14 +64,24 @@ func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) err
 	for _, limit := range limits {
 		delete(cc.RuntimeParams, limit)
 	}
-	db := stdlib.OpenDB(*cc, stdlib.OptionAfterConnect(func(ctx context.Context,
-		conn *pgx.Conn) error {
+	delete(cc.RuntimeParams, "client_min_messages")
+	var warning atomic.Pointer[pgconn.Notice] // see greeting.watch
+	cc.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.SeverityUnlocalized == "WARNING" {
+			warning.Store(n)
+		}
+	}
+	db := stdlib.OpenDB(*cc, stdlib.OptionBeforeConnect(func(_ context.Context,
+		cc *pgx.ConnConfig) error {
+		return c.refresh(cc)
+	}), stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
 		err := checkVersion(conn)
 		if err == nil {
 			settings := unlimited(conn)
 			for _, limit := range limits[:3] {
 				settings[limit] = "0"
 			}
+			settings["client_min_messages"] = "warning"
 			err = c.setUp(ctx, conn, setConfig(settings, false))
 		}
 		if err != nil {
@@ -84,6 +95,10 @@ func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) err
 		conn.Close()
 		if err = f(c, db); err != nil {
 			err = c.hidden(ctx, db, err)
+		} else if n := warning.Load(); n != nil {
+			err = contract.Errorf(contract.Unknown, "PostgreSQL did what it was asked, with a warning, "+
+				"and a standby may lack it: see that the standbys follow before you go on (%w)",
+				(*pgconn.PgError)(n))
 		}
 	}
 	var version *migrations.VersionError
