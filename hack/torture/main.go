@@ -63,6 +63,7 @@ type options struct {
 	namespaces                int
 	long, list, neighbour     bool
 	etcd, etcdClients         bool
+	require                   bool
 	soak                      time.Duration
 	results, plot             string
 }
@@ -103,6 +104,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		"\"rowkeeper etcd\" of its own")
 	flags.BoolVar(&o.etcdClients, "etcd-clients", false, "the servers are \"rowkeeper etcd\", "+
 		"without an API server, and the clients use etcd's API")
+	flags.BoolVar(&o.require, "require", false, "a database that cannot be had here is an error")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and end")
 	flags.DurationVar(&o.soak, "soak", 0, "how long a steady load goes on, without faults, while "+
 		"memory, connections and latencies are looked at; runs the scenario steady")
@@ -181,7 +183,7 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 			}
 			result, err := runOne(ctx, o, rowkeeper, s.For(kind), kind, out)
 			var missing *database.Missing
-			if errors.As(err, &missing) {
+			if errors.As(err, &missing) && !o.require {
 				fmt.Fprintf(out, "NOT RUN: %s on %s: %v\n", s.Name, kind, err)
 				continue
 			}
