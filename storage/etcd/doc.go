@@ -49,7 +49,7 @@
 // range, and no more than a commit holds: 4 MiB in MySQL, and 8 MiB elsewhere, of keys, values, and
 // values that it replaces and has read. One that would change more is refused before anything is
 // written. It has at most three times [ServerConfig.MaxTxnOps] comparisons and operations, with
-// those of the transactions inside of it, which are at most eight deep.
+// those of the transactions inside of it, which are at most 128 deep.
 //
 // A deletion of a range by itself may be larger. It deletes many keys in a commit, each with a
 // revision of its own. The keys of a lease that lapses or is revoked are deleted in the same way,

@@ -484,6 +484,32 @@ func TestTxn(t *testing.T) {
 	})
 }
 
+// TestDeepTxn: transactions are as deep within others as etcd's default allows, and no deeper.
+func TestDeepTxn(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		put(t, c, "a", "0")
+		there := []clientv3.Cmp{clientv3.Compare(clientv3.Version("a"), "=", 1)}
+		deep := func(levels int) (*clientv3.TxnResponse, error) {
+			op := clientv3.OpPut("b", "1")
+			for range levels {
+				op = clientv3.OpTxn(there, []clientv3.Op{op}, nil)
+			}
+			return c.Txn(t.Context()).If(there...).Then(op).Commit()
+		}
+		_, err := deep(128)
+		is(t, err, rpctypes.ErrTooManyOps)
+		inner := (*pb.TxnResponse)(must[*clientv3.TxnResponse](t)(deep(127)))
+		levels := 0
+		for inner.Succeeded && inner.Responses[0].GetResponseTxn() != nil {
+			inner = inner.Responses[0].GetResponseTxn()
+			levels++
+		}
+		if levels != 127 || inner.Responses[0].GetResponsePut() == nil || inner.Header.Revision != 3 {
+			t.Errorf("%d levels: %v", levels, inner)
+		}
+	})
+}
+
 // TestTxnOfSeveralKeys: a transaction changes several keys at one revision, and reads between its
 // changes, as etcd's do.
 func TestTxnOfSeveralKeys(t *testing.T) {
