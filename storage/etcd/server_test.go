@@ -321,7 +321,7 @@ func TestPut(t *testing.T) {
 		put(t, c, "x/2", "2")
 		d = must[*clientv3.DeleteResponse](t)(c.Delete(t.Context(), "x/", clientv3.WithPrefix(),
 			clientv3.WithPrevKV()))
-		if d.Deleted != 2 || d.Header.Revision != 9 || text(d.PrevKvs) != "x/1=1@6.6.1 x/2=2@7.7.1" {
+		if d.Deleted != 2 || d.Header.Revision != 8 || text(d.PrevKvs) != "x/1=1@6.6.1 x/2=2@7.7.1" {
 			t.Errorf("the deletion of two is %v", d)
 		}
 	})
