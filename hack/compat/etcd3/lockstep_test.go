@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,24 +72,31 @@ func TestLockstep(t *testing.T) {
 				all = append(all, l)
 			}
 			var wg sync.WaitGroup
+			var made atomic.Int64
 			for _, l := range all {
-				wg.Go(func() { l.run(requests) })
+				wg.Go(func() { made.Add(int64(l.run(requests))) })
 			}
 			wg.Wait()
+			t.Logf("%d requests", made.Load())
 		})
 	}
 }
 
-// run makes so many requests, until an answer differs.
-func (l *lockstep) run(requests int) {
-	for i := range requests {
-		if i%piece == piece-1 {
+// run makes so many requests, until an answer differs, or the time of the test is nearly over. It
+// returns how many it has made.
+func (l *lockstep) run(most int) (requests int) {
+	end, limited := l.Deadline()
+	for ; requests < most; requests++ {
+		if requests%piece == piece-1 {
+			if limited && time.Until(end) < time.Minute {
+				break
+			}
 			l.events()
 			l.compact()
 		}
 		if l.step(); l.Failed() {
-			l.Errorf("seed %d, request %d", l.seed, i)
-			return
+			l.Errorf("seed %d, request %d", l.seed, requests)
+			return requests
 		}
 	}
 	l.events()
@@ -98,6 +106,7 @@ func (l *lockstep) run(requests int) {
 			"comparisons did not hold, %d ranges were deleted, and %d leases revoked", requests,
 			l.written, l.several, l.failed, l.ranges, l.revoked)
 	}
+	return requests
 }
 
 // startEtcd starts an etcd, and returns a client of it.
