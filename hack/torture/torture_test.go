@@ -132,8 +132,10 @@ func TestEtcdClients(t *testing.T) {
 			for _, v := range result.Report.Violations {
 				t.Error(v)
 			}
+			together := result.Report.Bundles
 			if result.Report.Events == 0 || result.Report.Bookmarks == 0 ||
-				result.Report.Lists == 0 || result.Faults != 3 {
+				result.Report.Lists == 0 || result.Faults != 3 || together.Writes < 50 ||
+				together.Reads < 50 || together.Responses < 50 {
 				t.Errorf("too little was checked: %+v", result.Report)
 			}
 		})
@@ -204,6 +206,23 @@ func TestSilentLoss(t *testing.T) {
 		return v.Rule == "fence" && strings.Contains(v.Text, "no server noticed")
 	}) {
 		t.Errorf("a loss without a fence was not found: %v", result.Report.Violations)
+	}
+}
+
+// TestPlantedTears gives clients of etcd connections that tear what belongs together: each bug is
+// found.
+func TestPlantedTears(t *testing.T) {
+	for _, bug := range plant.EtcdBugs() {
+		t.Run(string(bug), func(t *testing.T) {
+			result := runTest(t, scenario.Config{Scenario: scenario.Find("steady"),
+				Kind: programs.SQLite, Operations: 400, Servers: 1, Clients: 1, EtcdClients: true,
+				Plant: bug})
+			if !slices.ContainsFunc(result.Report.Violations, func(v check.Violation) bool {
+				return v.Rule == "bundle"
+			}) {
+				t.Errorf("it was not found: %+v", result.Report)
+			}
+		})
 	}
 }
 

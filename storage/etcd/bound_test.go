@@ -46,29 +46,36 @@ func TestOperations(t *testing.T) {
 	nested := func(r *pb.TxnRequest) *pb.RequestOp {
 		return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: r}}
 	}
-	deep := &pb.TxnRequest{}
-	for range 20 {
-		deep = &pb.TxnRequest{Success: []*pb.RequestOp{nested(deep)}}
+	deep := func(levels int) *pb.TxnRequest {
+		r := &pb.TxnRequest{}
+		for range levels {
+			r = &pb.TxnRequest{Success: []*pb.RequestOp{nested(r)}}
+		}
+		return r
 	}
 	for what, test := range map[string]struct {
-		txn  *pb.TxnRequest
-		want int
+		txn        *pb.TxnRequest
+		most, want int
 	}{
-		"nothing": {&pb.TxnRequest{}, 0},
-		"all":     {&pb.TxnRequest{Compare: []*pb.Compare{{}, {}}, Success: []*pb.RequestOp{get}}, 3},
+		"nothing": {&pb.TxnRequest{}, 10, 0},
+		"all":     {&pb.TxnRequest{Compare: []*pb.Compare{{}, {}}, Success: []*pb.RequestOp{get}}, 10, 3},
 		"nested": {&pb.TxnRequest{Failure: []*pb.RequestOp{get, nested(&pb.TxnRequest{
-			Compare: []*pb.Compare{{}}, Success: []*pb.RequestOp{get}})}}, 4},
-		"many": {&pb.TxnRequest{Compare: slices.Repeat([]*pb.Compare{{}}, 100)}, 11},
-		"deep": {deep, 11},
+			Compare: []*pb.Compare{{}}, Success: []*pb.RequestOp{get}})}}, 10, 4},
+		"many":             {&pb.TxnRequest{Compare: slices.Repeat([]*pb.Compare{{}}, 100)}, 10, 11},
+		"many, and deep":   {deep(20), 10, 11},
+		"deep":             {deep(maxTxnDepth), 1_000, maxTxnDepth},
+		"too deep":         {deep(maxTxnDepth + 1), 1_000, 1_001},
+		"very much deeper": {deep(4_000), 100_000, 100_001},
 	} {
 		data, err := proto.Marshal(test.txn)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := operations(data, 10, 0); n != test.want && (n <= 10 || test.want <= 10) {
+		n := operations(data, test.most, 0)
+		if n != test.want && (n <= test.most || test.want <= test.most) {
 			t.Errorf("%s: %d operations, want %d", what, n, test.want)
 		}
-		operations(data[:len(data)/2], 10, 0) // which does not end well encoded
+		operations(data[:len(data)/2], test.most, 0) // which does not end well encoded
 	}
 }
 

@@ -49,11 +49,13 @@
 // range, and no more than a commit holds: 4 MiB in MySQL, and 8 MiB elsewhere, of keys, values, and
 // values that it replaces and has read. One that would change more is refused before anything is
 // written. It has at most three times [ServerConfig.MaxTxnOps] comparisons and operations, with
-// those of the transactions inside of it, which are at most eight deep.
+// those of the transactions inside of it, which are at most 128 deep.
 //
-// A deletion of a range by itself may be larger. It deletes many keys in a commit, each with a
-// revision of its own. The keys of a lease that lapses or is revoked are deleted in the same way,
-// and those of many leases together. No key is attached to the lease meanwhile.
+// A deletion of a range by itself is one commit, too, if a transaction could hold it. If it is
+// larger, or others have written in the range at each of eight tries, it deletes many keys in a
+// commit, each with a revision of its own. The keys of a lease that lapses or is revoked are deleted
+// in the same way: at one revision, unless they are more than a transaction could delete. Leases
+// that end together may share a revision. No key is attached to the lease meanwhile.
 //
 // What a transaction with a write compares has at most 1.5 MiB: values, and keys, which count
 // twice.
@@ -88,9 +90,11 @@
 //   - A negative revision of a read is the newest one. Values of comparisons that etcd does not
 //     know are refused.
 //   - Each answer inside of that of a transaction has a whole header.
-//   - A transaction that may put a key and delete it is refused, wherever the two are. etcd does
-//     not notice it where the deletion is in another transaction inside, after the put, or is one
-//     of all keys from a key on.
+//   - A transaction that may put a key and delete it is refused, wherever the two are. So it is in
+//     etcd, where its check notices: not where the deletion is in another transaction inside, after
+//     the put, or is one of all keys from a key on. There the key has two events at one revision.
+//     Here a revision has one row for a key, by which the next write of it is decided; a second one
+//     would concern every driver, for what no client can mean.
 //   - That a lease is not there is found last. If something else is wrong with a put or a
 //     transaction, too, the client is told that.
 //   - The ID of a lease is not negative. LeaseLeases is in the order of IDs, not of expiry, and the

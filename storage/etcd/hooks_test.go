@@ -262,6 +262,41 @@ func TestDeleteInGroups(t *testing.T) {
 	}
 }
 
+// TestDeleteAsOne: a range that a commit holds is deleted at one revision, with what was written in
+// it meanwhile. If others write in it all the time, it is deleted all the same.
+func TestDeleteAsOne(t *testing.T) {
+	var other *clientv3.Client
+	var writes atomic.Int64
+	with, without := inMemory(t, func(ctx context.Context, method string) error {
+		if method == "Commit" && writes.Add(-1) >= 0 {
+			_, err := other.Put(ctx, fmt.Sprint("k/", writes.Load()), "late")
+			return err
+		}
+		return nil
+	})
+	c := serve(t, with)
+	other = serve(t, without)
+	for _, during := range []int64{0, 3, 100} {
+		for i := range 512 - 3 {
+			put(t, other, fmt.Sprintf("k/%03d/", i), "early")
+		}
+		writes.Store(during)
+		res := must[*clientv3.DeleteResponse](t)(c.Delete(t.Context(), "k/", clientv3.WithPrefix(),
+			clientv3.WithPrevKV()))
+		writes.Store(0)
+		if int(res.Deleted) != len(res.PrevKvs) || res.Deleted < 509 ||
+			during == 3 && res.Deleted != 512 {
+			t.Errorf("%d keys were deleted, of which %d are told", res.Deleted, len(res.PrevKvs))
+		}
+		last := must[*clientv3.GetResponse](t)(other.Get(t.Context(), "k/", clientv3.WithPrefix(),
+			clientv3.WithRev(res.Header.Revision-1), clientv3.WithCountOnly()))
+		if during < 100 && last.Count != res.Deleted {
+			t.Errorf("beside %d writes, the last of %d deletions found %d keys", during, res.Deleted,
+				last.Count)
+		}
+	}
+}
+
 // TestRevokeLeavesKeys: who revokes a lease is not told that it is done while keys of it are left.
 func TestRevokeLeavesKeys(t *testing.T) {
 	var full atomic.Bool

@@ -408,8 +408,8 @@ func (s *storeServer) put(r *pb.PutRequest,
 	return m, nil
 }
 
-// DeleteRange implements etcd's KV. The keys of a range are deleted in their order, many in one
-// commit, unless one of them is reserved.
+// DeleteRange implements etcd's KV. The keys of a range are deleted as one, if a commit holds them,
+// and otherwise in their order, many in one commit. If one of them is reserved, none is deleted.
 func (s *storeServer) DeleteRange(ctx context.Context,
 	r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
 	if len(r.Key) == 0 {
@@ -449,6 +449,12 @@ func (s *storeServer) DeleteRange(ctx context.Context,
 		return err
 	}
 	var err error
+	if n := len(keys); !b.single && 0 < n && n <= contract.MaxParts+1 {
+		var head contract.Revision
+		if head, err = s.removeAsOne(ctx, b, r.PrevKv, own, deleted); head > 0 || err != nil {
+			keys, res.Header = nil, s.header(head)
+		}
+	}
 	for len(keys) > 1 && err == nil {
 		keys, err = s.removeSome(ctx, keys, r.PrevKv, own, deleted)
 	}
@@ -468,6 +474,62 @@ func (s *storeServer) DeleteRange(ctx context.Context,
 		res.Header = s.header(head)
 	}
 	return res, nil
+}
+
+// triesAsOne is how often a range is deleted as one before it is deleted in groups. Others may write
+// in it all the time, and its deletion would never end.
+const triesAsOne = 8
+
+// removeAsOne deletes the keys of a range at one revision, as a transaction does. It returns this
+// revision, or the head if there are no keys any more. It returns 0 if that is not possible: there
+// are more keys than a commit holds, or longer values, or others write in the range all the time.
+func (s *storeServer) removeAsOne(ctx context.Context, b bounds, read bool, own *bill,
+	deleted func(*mvcc.KeyValue, contract.Revision, error) error) (contract.Revision, error) {
+	for range triesAsOne {
+		own.pay() // for what was read before
+		era := s.s.Era()
+		p, err := s.s.Range(ctx, mvcc.RangeOptions{Start: b.start, End: b.end,
+			Limit: contract.MaxParts + 2})
+		if err == nil {
+			err = own.add(p.KVs...)
+		}
+		switch {
+		case err != nil:
+			return 0, err
+		case p.More || len(p.KVs) > contract.MaxParts+1:
+			return 0, nil
+		case len(p.KVs) == 0:
+			return p.Head, nil
+		}
+		ms := make([]contract.Mutation, len(p.KVs))
+		for i := range p.KVs {
+			kv := &p.KVs[i]
+			if reserved(kv.Key) {
+				return 0, errReserved
+			}
+			ms[i] = contract.Mutation{Key: kv.Key, Expect: kv.Revision, Era: era, Delete: true,
+				HasPrev: true, PrevValue: kv.Value, PrevLease: kv.Lease}
+		}
+		ms[0].If = &contract.Condition{Hold: true, Since: p.Revision,
+			Untouched: []contract.Span{{Start: b.start, End: b.end}}}
+		revision, err := s.s.Transact(ctx, ms)
+		var limit *contract.LimitError
+		switch {
+		case errors.As(err, &limit):
+			return 0, nil
+		case err != nil && !conflict(err):
+			return 0, err
+		case err == nil:
+			for i := range p.KVs {
+				_ = deleted(&p.KVs[i], revision, nil) // it fails with the error that it is given
+			}
+			if !read {
+				own.pay()
+			}
+			return revision, nil
+		}
+	}
+	return 0, nil
 }
 
 // removedAtOnce is how many keys of a range are deleted at a time.

@@ -281,8 +281,12 @@ func ofKV(stream grpc.ServerStream) bool {
 	return path.Dir(method) == "/"+pb.KV_ServiceDesc.ServiceName
 }
 
-// maxTxnDepth is how deep transactions within transactions may be.
-const maxTxnDepth = 8
+// maxTxnDepth is how deep transactions within transactions may be. Each level is an operation of
+// the one above, and takes it away from those that the levels below may have together. So by
+// default, which is 128 operations, this refuses nothing that etcd answers. Where the flag allows
+// more, it bounds the stack of all that walks through the levels; the number of operations bounds
+// what else they cost.
+const maxTxnDepth = 128
 
 // operations counts the comparisons and operations of an encoded transaction, and those of
 // transactions within it, as far as most. When it was decoded, an empty one of two bytes takes a

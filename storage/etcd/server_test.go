@@ -321,7 +321,7 @@ func TestPut(t *testing.T) {
 		put(t, c, "x/2", "2")
 		d = must[*clientv3.DeleteResponse](t)(c.Delete(t.Context(), "x/", clientv3.WithPrefix(),
 			clientv3.WithPrevKV()))
-		if d.Deleted != 2 || d.Header.Revision != 9 || text(d.PrevKvs) != "x/1=1@6.6.1 x/2=2@7.7.1" {
+		if d.Deleted != 2 || d.Header.Revision != 8 || text(d.PrevKvs) != "x/1=1@6.6.1 x/2=2@7.7.1" {
 			t.Errorf("the deletion of two is %v", d)
 		}
 	})
@@ -480,6 +480,32 @@ func TestTxn(t *testing.T) {
 		if res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "a")); res.Count != 0 ||
 			res.Header.Revision != 10 {
 			t.Errorf("a transaction that was refused has written: %v", res)
+		}
+	})
+}
+
+// TestDeepTxn: transactions are as deep within others as etcd's default allows, and no deeper.
+func TestDeepTxn(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		put(t, c, "a", "0")
+		there := []clientv3.Cmp{clientv3.Compare(clientv3.Version("a"), "=", 1)}
+		deep := func(levels int) (*clientv3.TxnResponse, error) {
+			op := clientv3.OpPut("b", "1")
+			for range levels {
+				op = clientv3.OpTxn(there, []clientv3.Op{op}, nil)
+			}
+			return c.Txn(t.Context()).If(there...).Then(op).Commit()
+		}
+		_, err := deep(128)
+		is(t, err, rpctypes.ErrTooManyOps)
+		inner := (*pb.TxnResponse)(must[*clientv3.TxnResponse](t)(deep(127)))
+		levels := 0
+		for inner.Succeeded && inner.Responses[0].GetResponseTxn() != nil {
+			inner = inner.Responses[0].GetResponseTxn()
+			levels++
+		}
+		if levels != 127 || inner.Responses[0].GetResponsePut() == nil || inner.Header.Revision != 3 {
+			t.Errorf("%d levels: %v", levels, inner)
 		}
 	})
 }

@@ -1,13 +1,17 @@
 package etcd3
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -26,15 +31,26 @@ import (
 // lockstepEnv is how many requests TestLockstep makes of each server.
 const lockstepEnv = "ROWKEEPER_LOCKSTEP"
 
+// parallelEnv is on how many pairs of servers it makes them at a time. Each gets its part.
+const parallelEnv = "ROWKEEPER_LOCKSTEP_PARALLEL"
+
+// piece is after how many requests the events are compared and the history is compacted.
+const piece = 2_000
+
 // TestLockstep makes the same requests of etcd and of "rowkeeper etcd", one after the other, and
-// compares every answer: puts, deletions, reads of older revisions, and transactions of several
-// keys and ranges, with others inside. In the end it compares all events. The headers of a
-// transaction's parts are left out: etcd's name a revision only.
+// compares every answer: puts, deletions, reads of older revisions, transactions of several keys
+// and ranges, with others inside, leases that are revoked and compactions. Again and again it
+// compares all events. The headers of a transaction's parts are left out: etcd's name a revision
+// only.
 func TestLockstep(t *testing.T) {
-	requests := 3_000
-	if n, err := strconv.Atoi(os.Getenv(lockstepEnv)); err == nil {
-		requests = n
+	number := func(env string, usual int) int {
+		if n, err := strconv.Atoi(os.Getenv(env)); err == nil {
+			return n
+		}
+		return usual
 	}
+	parallel := number(parallelEnv, 1)
+	requests := number(lockstepEnv, 3_000) / parallel
 	program, err := filepath.Abs("../../../bin/compat/rowkeeper")
 	if err != nil {
 		t.Fatal(err)
@@ -45,22 +61,52 @@ func TestLockstep(t *testing.T) {
 			wanted(t, kind)
 			t.Setenv(testserver.ProgramEnv, program)
 			t.Setenv(testserver.KindEnv, string(kind))
-			seed := rand.Uint64()
-			l := &lockstep{T: t, rng: rand.New(rand.NewPCG(seed, 0)),
-				etcd: startEtcd(t), ours: testserver.RunEtcd(t, nil).Client}
-			l.lease(1, 2)
-			for i := range requests {
-				if l.step(); t.Failed() {
-					t.Fatalf("seed %d, request %d", seed, i)
-				}
+			var all []*lockstep
+			for range parallel {
+				seed := rand.Uint64()
+				l := &lockstep{T: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), from: 2,
+					revision: 1, etcd: startEtcd(t), ours: testserver.RunEtcd(t, nil).Client}
+				l.grant(1)
+				l.grant(2)
+				l.deepest()
+				all = append(all, l)
 			}
-			if l.written < requests/8 || l.failed < requests/8 || l.several < requests/20 {
-				t.Errorf("of %d requests, %d transactions have written, %d of them several keys, and "+
-					"of %d the comparisons did not hold", requests, l.written, l.several, l.failed)
+			var wg sync.WaitGroup
+			var made atomic.Int64
+			for _, l := range all {
+				wg.Go(func() { made.Add(int64(l.run(requests))) })
 			}
-			l.events()
+			wg.Wait()
+			t.Logf("%d requests", made.Load())
 		})
 	}
+}
+
+// run makes so many requests, until an answer differs, or the time of the test is nearly over. It
+// returns how many it has made.
+func (l *lockstep) run(most int) (requests int) {
+	end, limited := l.Deadline()
+	for ; requests < most; requests++ {
+		if requests%piece == piece-1 {
+			if limited && time.Until(end) < time.Minute {
+				break
+			}
+			l.events()
+			l.compact()
+		}
+		if l.step(); l.Failed() {
+			l.Errorf("seed %d, request %d", l.seed, requests)
+			return requests
+		}
+	}
+	l.events()
+	if l.written < requests/8 || l.failed < requests/8 || l.several < requests/40 ||
+		l.ranges < requests/100 || l.revoked < requests/100 {
+		l.Errorf("of %d requests, %d transactions have written, %d of them several keys, of %d the "+
+			"comparisons did not hold, %d ranges were deleted, and %d leases revoked", requests,
+			l.written, l.several, l.failed, l.ranges, l.revoked)
+	}
+	return requests
 }
 
 // startEtcd starts an etcd, and returns a client of it.
@@ -95,23 +141,26 @@ func startEtcd(t *testing.T) *clientv3.Client {
 
 type lockstep struct {
 	*testing.T
+	seed       uint64
 	rng        *rand.Rand
 	etcd, ours *clientv3.Client
-	// revision is the newest one. written counts the transactions that have written, several those
-	// that have put several keys, and failed those whose comparisons did not hold.
-	revision                 int64
-	written, several, failed int
+	// revision is the newest one, from the first one whose events were not compared yet.
+	revision, from int64
+	// written counts the transactions that have written, several those that have put several keys,
+	// failed those whose comparisons did not hold, ranges the deletions of several keys by a range,
+	// and revoked the leases that had keys.
+	written, several, failed, ranges, revoked int
 	// deletes tells whether the transactions inside of the next one delete, and do not put. etcd
 	// puts and deletes a key in one, if they are in different ones.
 	deletes bool
 }
 
-// both makes a request of both servers.
-func both[Req, Res proto.Message](l *lockstep, r Req, call func(pb.KVClient, context.Context,
+// both makes a request of both servers, which gives its answer.
+func both[Req, Res proto.Message](l *lockstep, r Req, call func(*grpc.ClientConn, context.Context,
 	Req) (Res, error)) (res Res, ok bool) {
 	l.Helper()
-	want, wantErr := call(pb.NewKVClient(l.etcd.ActiveConnection()), l.Context(), r)
-	got, err := call(pb.NewKVClient(l.ours.ActiveConnection()), l.Context(), r)
+	want, wantErr := call(l.etcd.ActiveConnection(), l.Context(), r)
+	got, err := call(l.ours.ActiveConnection(), l.Context(), r)
 	if status.Code(wantErr) != status.Code(err) ||
 		status.Convert(wantErr).Message() != status.Convert(err).Message() {
 		l.Errorf("%v\netcd:   %v\nhere:   %v", r, wantErr, err)
@@ -126,6 +175,14 @@ func both[Req, Res proto.Message](l *lockstep, r Req, call func(pb.KVClient, con
 		l.Errorf("%v\netcd:   %v\nhere:   %v", r, want, got)
 	}
 	return want, true
+}
+
+func ranged(c *grpc.ClientConn, ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return pb.NewKVClient(c).Range(ctx, r)
+}
+
+func transacted(c *grpc.ClientConn, ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	return pb.NewKVClient(c).Txn(ctx, r)
 }
 
 // withoutServer leaves of an answer's header the revision only, and of those of a transaction's
@@ -167,21 +224,25 @@ func puts(txn *pb.TxnResponse) (n int) {
 	return n
 }
 
-// events compares all events that there were, in their order, with what was there before each.
+// events compares all events since the last time, in their order, with what was there before each.
 func (l *lockstep) events() {
 	l.Helper()
+	if l.from > l.revision {
+		return
+	}
 	all := func(c *clientv3.Client) (events []string) {
-		ctx, cancel := context.WithCancel(l.Context())
+		ctx, cancel := context.WithTimeout(l.Context(), time.Minute)
 		defer cancel()
 		last := int64(0)
-		for res := range c.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(2),
+		for res := range c.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(l.from),
 			clientv3.WithPrevKV()) {
 			if err := res.Err(); err != nil {
-				l.Fatal(err)
+				l.Errorf("a watch from %d: %v", l.from, err)
+				return events
 			}
 			for _, e := range res.Events {
 				if e.Kv.ModRevision <= last {
-					l.Fatalf("a response has an event of %d, and the one before ended there",
+					l.Errorf("a response has an event of %d, and the one before ended there",
 						e.Kv.ModRevision)
 				}
 				events = append(events, fmt.Sprint(e.Type, e.Kv, e.PrevKv))
@@ -190,61 +251,115 @@ func (l *lockstep) events() {
 				return events
 			}
 		}
+		l.Errorf("a watch from %d ends at %d, before %d", l.from, last, l.revision)
 		return events
 	}
 	want, got := all(l.etcd), all(l.ours)
 	for i := range max(len(want), len(got)) {
 		if i >= len(want) || i >= len(got) || want[i] != got[i] {
-			l.Fatalf("of %d events in etcd and %d here, the first that differs is\n%v\n%v", len(want),
+			l.Errorf("of %d events in etcd and %d here, the first that differs is\n%v\n%v", len(want),
 				len(got), want[min(i, len(want)):min(i+1, len(want))], got[min(i, len(got)):min(i+1, len(got))])
+			return
+		}
+	}
+	l.from = l.revision + 1
+}
+
+// compact compacts the history up to what other requests do not read, and reads behind that.
+func (l *lockstep) compact() {
+	l.Helper()
+	at := l.revision - 50
+	both(l, &pb.CompactionRequest{Revision: at, Physical: l.rng.IntN(2) == 0},
+		func(c *grpc.ClientConn, ctx context.Context,
+			r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
+			return pb.NewKVClient(c).Compact(ctx, r)
+		})
+	for _, at := range []int64{at - 1, at, at + 1} {
+		both(l, &pb.RangeRequest{Key: []byte("\x00"), RangeEnd: []byte("\x00"), Revision: at}, ranged)
+	}
+}
+
+// deepest makes a transaction that is as deep within others as it may be, and one that is deeper.
+func (l *lockstep) deepest() {
+	l.Helper()
+	for _, levels := range []int{127, 128} {
+		r := &pb.TxnRequest{Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{
+			RequestPut: &pb.PutRequest{Key: []byte("deep")}}}}}
+		for range levels {
+			r = &pb.TxnRequest{Compare: []*pb.Compare{{Key: []byte("none"), Target: pb.Compare_VERSION,
+				TargetUnion: &pb.Compare_Version{}}}, Success: []*pb.RequestOp{{
+				Request: &pb.RequestOp_RequestTxn{RequestTxn: r}}}}
+		}
+		if res, ok := both(l, r, transacted); ok {
+			l.revision = res.Header.Revision
 		}
 	}
 }
 
-// lease grants leases of an hour.
-func (l *lockstep) lease(ids ...int64) {
+// grant grants a lease of an hour.
+func (l *lockstep) grant(id int64) {
 	l.Helper()
-	for _, c := range []*clientv3.Client{l.etcd, l.ours} {
-		for _, id := range ids {
-			if _, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(l.Context(),
-				&pb.LeaseGrantRequest{ID: id, TTL: 3600}); err != nil {
-				l.Fatal(err)
+	both(l, &pb.LeaseGrantRequest{ID: id, TTL: 3600}, func(c *grpc.ClientConn, ctx context.Context,
+		r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+		return pb.NewLeaseClient(c).LeaseGrant(ctx, r)
+	})
+}
+
+// revoke asks for the keys of a lease, revokes it, and grants it again. One is not there.
+func (l *lockstep) revoke(id int64) {
+	l.Helper()
+	of, ok := both(l, &pb.LeaseTimeToLiveRequest{ID: id, Keys: true},
+		func(c *grpc.ClientConn, ctx context.Context,
+			r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+			res, err := pb.NewLeaseClient(c).LeaseTimeToLive(ctx, r)
+			if err == nil {
+				// etcd's keys are in no order, and the second may have passed.
+				slices.SortFunc(res.Keys, bytes.Compare)
+				res.TTL = min(res.TTL, 1)
 			}
-		}
+			return res, err
+		})
+	if ok && len(of.Keys) > 0 {
+		l.revoked++
+	}
+	if res, ok := both(l, &pb.LeaseRevokeRequest{ID: id}, func(c *grpc.ClientConn, ctx context.Context,
+		r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+		return pb.NewLeaseClient(c).LeaseRevoke(ctx, r)
+	}); ok {
+		l.revision = res.Header.Revision
+		l.grant(id)
 	}
 }
 
 func (l *lockstep) step() {
 	l.Helper()
-	switch l.rng.IntN(12) {
-	case 10:
+	switch l.rng.IntN(24) {
+	case 0, 1:
 		r := l.get()
 		r.Revision = max(1, l.revision-int64(l.rng.IntN(20)))
-		both(l, r, func(c pb.KVClient, ctx context.Context,
-			r *pb.RangeRequest) (*pb.RangeResponse, error) {
-			return c.Range(ctx, r)
-		})
-	case 0:
-		if res, ok := both(l, l.put(), func(c pb.KVClient, ctx context.Context,
+		both(l, r, ranged)
+	case 2, 3:
+		if res, ok := both(l, l.put(), func(c *grpc.ClientConn, ctx context.Context,
 			r *pb.PutRequest) (*pb.PutResponse, error) {
-			return c.Put(ctx, r)
+			return pb.NewKVClient(c).Put(ctx, r)
 		}); ok {
 			l.revision = res.Header.Revision
 		}
-	case 1:
-		if res, ok := both(l, &pb.DeleteRangeRequest{Key: l.key(), PrevKv: l.rng.IntN(2) == 0},
-			func(c pb.KVClient, ctx context.Context,
-				r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
-				return c.DeleteRange(ctx, r)
-			}); ok {
-			l.revision = res.Header.Revision
+	case 4, 5, 6:
+		if res, ok := both(l, &pb.DeleteRangeRequest{Key: l.key(), RangeEnd: l.rangeEnd(),
+			PrevKv: l.rng.IntN(2) == 0}, func(c *grpc.ClientConn, ctx context.Context,
+			r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
+			return pb.NewKVClient(c).DeleteRange(ctx, r)
+		}); ok {
+			if l.revision = res.Header.Revision; res.Deleted > 1 {
+				l.ranges++
+			}
 		}
+	case 7:
+		l.revoke(1 + int64(l.rng.IntN(3)))
 	default:
 		l.deletes = l.rng.IntN(4) == 0
-		res, ok := both(l, l.txn(0), func(c pb.KVClient, ctx context.Context,
-			r *pb.TxnRequest) (*pb.TxnResponse, error) {
-			return c.Txn(ctx, r)
-		})
+		res, ok := both(l, l.txn(0), transacted)
 		if !ok {
 			return
 		}

@@ -1,7 +1,9 @@
 package mvcc
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -109,9 +111,11 @@ func (s *Engine) RevokeLease(ctx context.Context, l contract.Lease) error {
 		return err
 	}
 	defer s.reaping.release()
-	empty, err := s.detach(ctx, l, st.Head.Epoch)
+	left, err := s.empty(ctx, []contract.Lease{l}, st.Head.Epoch)
 	switch {
-	case err != nil || empty:
+	case err == nil && len(left) == 0:
+		return nil
+	case err != nil && contract.ClassOf(err) != contract.Full: // who is told that may give up
 		return err
 	case s.damagedOf(l):
 		return contract.Errorf(contract.Data, "the lease has ended, and a key of it is damaged and cannot be deleted: "+
@@ -405,71 +409,123 @@ func (s *Engine) unwritten(ctx context.Context, err error) error {
 
 // empty deletes the keys of leases that have ended in the epoch, and then the leases. It returns
 // the leases that it could not empty. reaping is held.
+//
+// The keys of a lease are deleted at one revision, as in etcd, and so are those of several leases
+// together: they were emptied by one process a moment later anyway. If that is not possible, each
+// half of the leases is emptied by itself. So a lease with more keys than a commit takes, or with a
+// damaged one, holds no other one up, and its own keys are deleted in several commits.
 func (s *Engine) empty(ctx context.Context, leases []contract.Lease,
 	epoch contract.Epoch) (left []contract.Lease, err error) {
-	tried := map[contract.Key]contract.Revision{}
-	for len(leases) > 0 {
-		era := s.hub.presentEra()
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	done, err := s.emptyAsOne(ctx, leases, epoch)
+	if err != nil {
+		return nil, err
+	}
+	if done {
+		maps.DeleteFunc(s.damaged, func(_ contract.Key, d damaged) bool {
+			return d.lease != 0 && slices.Contains(leases, d.lease)
+		})
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-		keys, st, err := s.b.AttachedTo(opCtx, leases, reapBatch)
-		cancel()
+		defer cancel()
+		s.leasesMoved.Store(true)
+		return nil, contract.ForgetLeases(opCtx, s.b, leases, epoch)
+	}
+	if len(leases) == 1 {
+		if done, err = s.detach(ctx, leases[0], epoch); err == nil && !done {
+			left = leases
+		}
+		return left, err
+	}
+	for _, half := range [][]contract.Lease{leases[:len(leases)/2], leases[len(leases)/2:]} {
+		some, err := s.empty(ctx, half, epoch)
 		if err != nil {
 			return nil, err
 		}
-		if !st.Writable {
-			return nil, errReadOnlyKeys
+		left = append(left, some...)
+	}
+	return left, nil
+}
+
+// emptyTries is how often the keys of leases are deleted as one. A client may write one of them
+// meanwhile, without the lease; then it is not a key of the lease any more.
+const emptyTries = 3
+
+// emptyAsOne deletes the keys of leases by one write. It tells whether it has: there may be too
+// many keys or bytes for that, or damaged keys, or clients that write them meanwhile.
+func (s *Engine) emptyAsOne(ctx context.Context, leases []contract.Lease,
+	epoch contract.Epoch) (done bool, err error) {
+	most := reapBatch
+	if len(leases) == 1 {
+		most = contract.MaxParts + 1
+	}
+	for range emptyTries {
+		era := s.hub.presentEra()
+		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		keys, st, err := s.b.AttachedTo(opCtx, leases, most+1)
+		cancel()
+		switch {
+		case err != nil:
+			return false, err
+		case !st.Writable:
+			return false, errReadOnlyKeys
+		case st.Head.Epoch != epoch: // an import may have brought a lease of this number, which lives
+			return false, ErrOtherEra
+		case len(keys) == 0 || len(keys) > most:
+			return len(keys) == 0, nil
 		}
-		if st.Head.Epoch != epoch { // an import may have brought a lease of this number, which lives
-			return nil, ErrOtherEra
+		ms, err := s.deletions(ctx, keys, era)
+		if err != nil || ms == nil {
+			return false, err
 		}
-		if len(keys) == 0 {
-			break
-		}
-		// Where a key could not be deleted, its lease is emptied alone, past that key.
-		n, alone := 0, map[contract.Lease]bool{}
-		for _, k := range keys {
-			if tried[k.Key] == k.Revision {
-				alone[k.Lease] = true
-				continue
-			}
-			keys[n] = k
-			n++
-		}
-		if keys = keys[:n]; len(alone) > 0 {
-			leases = slices.DeleteFunc(leases, func(l contract.Lease) bool { return alone[l] })
-			for l := range alone {
-				empty, err := s.detach(ctx, l, epoch)
-				if err != nil {
-					return nil, err
-				}
-				if !empty {
-					left = append(left, l)
-				}
-			}
-			continue
-		}
-		for len(keys) > 0 {
-			n, some, err := s.reapSome(ctx, keys, era)
-			if err == nil {
-				err = some.failed
-			}
-			if err != nil {
-				return nil, err
-			}
-			for _, k := range some.left {
-				tried[k.Key] = k.Revision
-			}
-			s.metrics.reaped(n - len(some.left))
-			keys = keys[n:]
+		_, err = s.Transact(ctx, ms)
+		var (
+			conflict *contract.ConflictError
+			limit    *contract.LimitError
+		)
+		switch {
+		case err == nil:
+			s.metrics.reaped(len(keys))
+			return true, nil
+		case errors.As(err, &limit), contract.ClassOf(err) == contract.Data:
+			return false, nil
+		case !errors.As(err, &conflict):
+			return false, err
 		}
 	}
-	if len(leases) == 0 {
-		return left, nil
+	return false, nil
+}
+
+// deletions are the mutations that delete keys, whose values are read here, as in reapSome. There
+// are none if one of the keys was written meanwhile or is damaged, or their values are too long.
+func (s *Engine) deletions(ctx context.Context, keys []contract.Expired,
+	era contract.Era) (ms []contract.Mutation, err error) {
+	if due, _ := s.due(keys, len(keys)); len(due) < len(keys) {
+		return nil, nil
+	}
+	ids := make([]contract.RowID, len(keys))
+	for i := range keys {
+		ids[i] = keys[i].ID()
 	}
 	opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	s.leasesMoved.Store(true)
-	return left, contract.ForgetLeases(opCtx, s.b, leases, epoch)
+	rows, _, err := s.b.Values(opCtx, ids)
+	cancel()
+	switch {
+	case err != nil && ofOneKey(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case len(rows) < len(keys):
+		return nil, nil
+	}
+	for i := range rows {
+		r := &rows[i]
+		ms = append(ms, contract.Mutation{Key: r.Key, Expect: r.Revision, Era: era, Delete: true,
+			HasPrev: true, PrevValue: r.Value, PrevLease: r.Lease})
+	}
+	slices.SortFunc(ms, func(a, b contract.Mutation) int { return cmp.Compare(a.Key, b.Key) })
+	return ms, nil
 }
 
 var errReadOnlyKeys = contract.Errorf(contract.ReadOnly,
@@ -486,7 +542,7 @@ func (s *Engine) detach(ctx context.Context, l contract.Lease, epoch contract.Ep
 		case err != nil:
 		case !st.Writable:
 			err = errReadOnlyKeys
-		case st.Head.Epoch != epoch: // see empty
+		case st.Head.Epoch != epoch: // see emptyAsOne
 			err = ErrOtherEra
 		}
 		return keys, err

@@ -20,6 +20,8 @@
 //   - informer: an informer's cache is what a list says.
 //   - linearizable: the gets, writes and lists of each namespace have an order that explains their
 //     answers and that keeps to real time and to the writes' resourceVersions (porcupine).
+//   - bundle: keys that are written together are seen together, at any revision and in any response
+//     of a watch; see [Bundles].
 //   - fence: a history begins anew only where one was lost, and no stream goes on over that.
 //
 // # What is allowed when history is lost
@@ -64,6 +66,8 @@ type Report struct {
 	Fences               int
 	// Lost counts acknowledged writes in a part of the history that was lost.
 	Lost int
+	// Bundles counts the transactions of several keys, and what was seen of them.
+	Bundles struct{ Writes, Reads, Responses int }
 }
 
 // keep is how many violations of a rule are told.

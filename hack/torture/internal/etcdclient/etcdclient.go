@@ -35,8 +35,8 @@ import (
 
 // Endpoint is a "rowkeeper etcd" as clients find it.
 type Endpoint struct {
-	// prefix is that of all keys.
-	prefix string
+	// prefix is that of all objects' keys, and bundles that of the bundles'.
+	prefix, bundles string
 	// Watches have a connection of their own.
 	requests, watches *grpc.ClientConn
 	kv                pb.KVClient
@@ -56,12 +56,12 @@ type decoded struct {
 }
 
 // Dial makes the clients of a server.
-func Dial(address, prefix string) (*Endpoint, error) {
-	e := &Endpoint{prefix: prefix + "/ci.rowkeeper.dev/",
+func Dial(address, prefix string, more ...grpc.DialOption) (*Endpoint, error) {
+	e := &Endpoint{prefix: prefix + "/ci.rowkeeper.dev/", bundles: prefix + "/bundles/",
 		pages: api.Endpoint{URL: "http://" + address, HTTP: &http.Client{}, Watch: &http.Client{}}}
 	for _, conn := range []**grpc.ClientConn{&e.requests, &e.watches} {
 		var err error
-		*conn, err = grpc.NewClient("passthrough:///"+address,
+		*conn, err = grpc.NewClient("passthrough:///"+address, append(more[:len(more):len(more)],
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
 			// A server that does not answer is found out, and one that is back is found at once.
@@ -69,7 +69,7 @@ func Dial(address, prefix string) (*Endpoint, error) {
 				Timeout: 5 * time.Second}),
 			grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second,
 				Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5,
-					MaxDelay: 200 * time.Millisecond}}))
+					MaxDelay: 200 * time.Millisecond}}))...)
 		if err != nil {
 			e.Close()
 			return nil, err

@@ -273,6 +273,11 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 	e.Load = load.Start(ctx, e.History, targets, load.Options{Clients: e.Clients, Rate: e.Rate,
 		Timeout: clientTimeout, Seed: e.Seed, Namespaces: int64(e.Namespaces)})
 	defer e.Load.Stop()
+	var bundled *bundles
+	if e.EtcdClients {
+		bundled = e.startBundles(ctx, targets)
+		defer bundled.stop()
+	}
 	var informers []*load.Informers
 	for s := range e.Endpoints {
 		config, err := e.Servers[s].Config()
@@ -304,6 +309,9 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 		return nil, err
 	}
 	e.Load.Stop()
+	if bundled != nil {
+		bundled.stop()
+	}
 	if e.neighbour != nil {
 		e.neighbour.stop()
 	}
@@ -313,6 +321,14 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 	e.Say("settled after %.1f s; checking", time.Since(settling).Seconds())
 	result.Report = check.Check(e.History)
 	result.Report.Violations = append(e.failures, result.Report.Violations...)
+	if bundled != nil {
+		r := &result.Report
+		var found []check.Violation
+		found, r.Bundles.Writes, r.Bundles.Reads, r.Bundles.Responses = bundled.judge.Found()
+		r.Violations = append(r.Violations, found...)
+		e.Note("%d transactions of %d keys, seen by %d reads and %d responses of watches",
+			r.Bundles.Writes, etcdclient.BundleSize, r.Bundles.Reads, r.Bundles.Responses)
+	}
 	result.Slowest, result.Took, result.Notes = e.Load.Slowest(), time.Since(began), e.notes
 	for _, note := range e.notes {
 		e.Say("%s", note)
@@ -502,8 +518,24 @@ func (e *Env) killServers() {
 	}
 }
 
-// plant puts a proxy with the bug before each server.
+// plant puts a proxy with the bug before each server, or gives it to the clients of etcd.
 func (e *Env) plant() (targets []load.Endpoint, closeAll func(), err error) {
+	if e.EtcdClients {
+		closeAll = func() {
+			for _, t := range targets {
+				t.Close()
+			}
+		}
+		for _, s := range e.Servers {
+			t, err := etcdclient.Dial(s.Address(), e.prefix(), e.Plant.Options()...)
+			if err != nil {
+				closeAll()
+				return nil, nil, err
+			}
+			targets = append(targets, t)
+		}
+		return targets, closeAll, nil
+	}
 	var proxies []*plant.Proxy
 	closeAll = func() {
 		for _, p := range proxies {
