@@ -523,9 +523,13 @@ func (r KeysReader) GetKeys(ctx context.Context, keys []contract.Key) ([]contrac
 		return nil, st, err
 	}
 	found := make([]contract.Row, 0, len(keys))
+	var bytes bound
 	st, err := r.query(ctx, &r.getKeys, func(c Cursor) error {
 		row := keyRow(c)
-		row.Value = c.Value(5)
+		if !bytes.reached() {
+			row.Value = c.Value(5)
+			_ = bytes.add(len(row.Value)) // which keys exist is still to be told
+		}
 		found = append(found, row)
 		return nil
 	}, keys)
