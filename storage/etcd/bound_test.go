@@ -8,22 +8,31 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memory"
 )
 
-// TestMemory: the bounds in bytes fit into the memory that the process has, whatever that is.
+// TestMemory: all bounds together fit into the memory that the process has, whatever that is, and
+// leave five parts of 32 to what stores keep themselves.
 func TestMemory(t *testing.T) {
 	for _, memory := range []int64{32 << 20, 128 << 20, 1 << 30, 64 << 30, 1 << 40} {
 		for _, stores := range []int{1, 2, 100, 5_000} {
 			c := ServerConfig{Memory: memory}.withDefaults(stores)
-			sum := c.MaxAnswerBytes + c.requestBytes + c.eventBytes + c.MaxCalls*firstWindow
-			if each := memory / 3; c.MaxConnections > max(each/connectionBytes, 64) ||
-				c.MaxStreams > max(each/streamBytes, 64) ||
-				c.MaxWatchers > max(each/watcherBytes, 64) {
-				t.Errorf("%d bytes for %d stores are not enough for %+v", memory, stores, c)
-			}
-			if sum > memory*5/8 || c.arrivals < 2 || c.pieces < 1 || c.MaxCalls < 64 {
+			sum := c.MaxConnections*connectionBytes + c.MaxStreams*streamBytes +
+				c.MaxWatchers*watcherBytes + c.MaxAnswerBytes + c.MaxCalls*firstWindow +
+				c.arrivals*int64(c.MaxRequestBytes+overhead) + c.eventBytes
+			sum += 2 * c.requestBytes // those of the gateway, too
+			sum += c.eventBytes       // the pieces of the log
+			// With less, what there is at least is more than its share.
+			if sum > memory*27/32 && memory >= 128<<20 {
 				t.Errorf("of %d bytes for %d stores %d may be used: %+v", memory, stores, sum, c)
+			}
+			if all := c.pieces * int64(stores) * contract.ReadBytes; all > c.eventBytes && c.pieces > 1 {
+				t.Errorf("of %d bytes for %d stores %d are pieces of the log", memory, stores, all)
+			}
+			if c.arrivals < 2 || c.pieces < 1 || min(c.MaxCalls, c.MaxConnections, c.MaxStreams,
+				c.MaxWatchers) < 64 {
+				t.Errorf("%d bytes for %d stores are enough for no more than %+v", memory, stores, c)
 			}
 			if memory == 1<<40 && (c.MaxAnswerBytes != 2<<30 || c.MaxCalls != 5_000 ||
 				c.MaxWatchers != 100_000 || stores <= 100 && c.MaxStreams != max(10_000, 500*int64(stores))) {

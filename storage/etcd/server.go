@@ -53,12 +53,12 @@ type ServerConfig struct {
 	// MaxConnections bounds the connections that are counted by [Server.Connect], and MaxStreams
 	// the calls that last: streams of watches, and those that keep leases alive. A kube-apiserver
 	// has one of each for every resource. Default 10,000, or 500 for each store if that is more, or
-	// what a third of [Memory] is enough for if that is less.
+	// what a twelfth of [Memory] is enough for, and an eighth, if that is less.
 	MaxConnections, MaxStreams int64
 	// MaxCalls bounds the other calls in flight. Default 5,000, or one for each MiB of [Memory] if
 	// that is less.
 	MaxCalls int64
-	// MaxWatchers bounds the watches. Default 100,000, or what a third of [Memory] is enough for if
+	// MaxWatchers bounds the watches. Default 100,000, or what a 24th of [Memory] is enough for if
 	// that is less.
 	MaxWatchers int64
 	// MaxAnswerBytes bounds the answers that are made and not sent yet. Those that are being made
@@ -104,8 +104,15 @@ const (
 	watcherBytes    = 12 << 10
 )
 
-// fitting is a default, or as many as need a third of the memory if that is less.
-func fitting(usual, memory, each int64) int64 { return max(min(usual, memory/3/each), 64) }
+// fitting is a default, or as many as a share of the memory is enough for if that is less.
+//
+// All shares may be used at the same time, so their sum has to fit, and leave room for what stores
+// keep themselves: the ring, the queue and the caches. A quarter of the memory is for connections,
+// streams and watches, with room for as many streams as connections. Another quarter is for
+// answers, and an eighth for what watches have read and what they send. Requests have seven parts
+// of 32: what comes of them before they are read, what is being read, and what was read, of calls
+// and of the gateway. TestMemory adds it all up.
+func fitting(usual, share, each int64) int64 { return max(min(usual, share/each), 64) }
 
 func (c ServerConfig) withDefaults(stores int) ServerConfig {
 	if c.Memory == 0 {
@@ -133,16 +140,16 @@ func (c ServerConfig) withDefaults(stores int) ServerConfig {
 		c.MaxStreamWatchers = 10_000
 	}
 	if c.MaxConnections == 0 {
-		c.MaxConnections = fitting(max(10_000, 500*int64(stores)), c.Memory, connectionBytes)
+		c.MaxConnections = fitting(max(10_000, 500*int64(stores)), c.Memory/12, connectionBytes)
 	}
 	if c.MaxCalls == 0 {
 		c.MaxCalls = max(min(5_000, c.Memory>>20), 64)
 	}
 	if c.MaxStreams == 0 {
-		c.MaxStreams = fitting(max(10_000, 500*int64(stores)), c.Memory, streamBytes)
+		c.MaxStreams = fitting(max(10_000, 500*int64(stores)), c.Memory/8, streamBytes)
 	}
 	if c.MaxWatchers == 0 {
-		c.MaxWatchers = fitting(100_000, c.Memory, watcherBytes)
+		c.MaxWatchers = fitting(100_000, c.Memory/24, watcherBytes)
 	}
 	if c.MaxAnswerBytes == 0 {
 		c.MaxAnswerBytes = min(2<<30, c.Memory/4)
@@ -159,7 +166,7 @@ func (c ServerConfig) withDefaults(stores int) ServerConfig {
 	c.workers = uint32(workers / max(stores, 1))
 	c.requestBytes = min(1<<30, c.Memory/16)
 	c.arrivals = max(min(c.requestBytes/int64(decodedTimes*(c.MaxRequestBytes+overhead)), 256), 2)
-	c.eventBytes = min(1<<30, c.Memory/8)
+	c.eventBytes = min(1<<30, c.Memory/16)
 	c.pieces = max(min(c.eventBytes/contract.ReadBytes/int64(max(stores, 1)), 64), 1)
 	return c
 }

@@ -34,7 +34,7 @@ type database struct {
 	// admin has a new connection for each use, which is compared with nothing: Identity and Fence
 	// are how a store moves to another server.
 	admin *sql.DB
-	lists *sqlkit.Lists
+	turns *sqlkit.Turns
 	// holders are the backends, and who has connected.
 	holders contract.Holders
 }
@@ -71,7 +71,7 @@ func newDatabase(s *server, timeout time.Duration) *database {
 		tails:   s.pool(connector{server: s}, tailConns),
 		reads:   s.pool(connector{server: s}, s.cfg.readConns),
 		admin:   s.pool(connector{server: s, transactions: true, once: true}, adminConns),
-		lists:   sqlkit.NewLists(s.cfg.readConns),
+		turns:   sqlkit.NewTurns(s.cfg.readConns),
 	}
 	d.tails.SetConnMaxLifetime(min(s.cfg.connLifetime, contract.PollLifetime))
 	d.holders.Hold()

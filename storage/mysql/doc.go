@@ -25,7 +25,8 @@
 //	ssl-cert, ssl-key                   files with the client's certificate and its key, in PEM. Like ssl-ca, they are read for each
 //	                                    new connection.
 //	connect_timeout          10s        the time in which a server must accept a connection; a mere number is seconds
-//	pool_max_conns           8          the greatest number of connections for lists and single reads; up to 17 more write and
+//	pool_max_conns           8          the greatest number of connections for lists and single reads, of which
+//	                                    a store leaves one for the other stores; up to 17 more write and
 //	                                    follow the logs; one store needs less than nine
 //	pool_max_conn_lifetime   1h         the age at which a connection is replaced; those that poll
 //	                                    are replaced after a minute

@@ -48,7 +48,7 @@
 // A process uses, for all stores of a database that it has opened together:
 //
 //   - up to pool_max_conns connections for lists and single reads. If there are more than two,
-//     lists leave two of them for single reads;
+//     lists leave two of them for single reads, and a store leaves one for the other stores;
 //   - up to eight to write, of which one store takes three at most;
 //   - up to four to read the head, the new rows of the log, and what expiry and compaction need,
 //     and to notify. Bursts of lists cannot take these;

@@ -234,7 +234,7 @@ func newBackend(cfg config, opts contract.DriverOptions) *backend {
 		b.dbName = "/rowkeeper-" + rand.Text()
 		p := sqlite3.NewPool(1, b.connect)
 		b.commits, b.heads, b.tails, b.reads, b.polls = p, p, p, p, p
-		b.KeysReader.Reader = sqlkit.NewReader(b, &reads, sqlkit.NewLists(1))
+		b.KeysReader.Reader = sqlkit.NewReader(b, &reads, sqlkit.NewTurns(1))
 		return b
 	}
 	b.commits = sqlite3.NewPool(1, b.connectWriter)
@@ -244,6 +244,6 @@ func newBackend(cfg config, opts contract.DriverOptions) *backend {
 	b.tails = sqlite3.NewPool(2, b.connectReader)
 	b.reads = sqlite3.NewPool(cfg.readers, b.connectReader)
 	b.polls = sqlite3.NewPool(1, b.connectReader)
-	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, sqlkit.NewLists(cfg.readers))
+	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, sqlkit.NewTurns(cfg.readers))
 	return b
 }

@@ -145,17 +145,17 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"How many calls a connection may have at a time.")
 	fs.Int64Var(&c.config.MaxConnections, "max-connections", 0,
 		"How many connections clients may have. 0 means 10000, or 500 for each store if that is "+
-			"more, or what a third of the memory is enough for if that is less.")
+			"more, or what a twelfth of the memory is enough for if that is less.")
 	fs.Int64Var(&c.config.MaxCalls, "max-concurrent-calls", 0,
 		"How many calls clients may have in flight, besides watches and what keeps leases "+
 			"alive. Further ones are refused as Unavailable, and clients try again. 0 means 5000, or "+
 			"one for each MiB of memory if that is less.")
 	fs.Int64Var(&c.config.MaxStreams, "max-concurrent-watch-streams", 0,
 		"How many streams clients may have that watch or keep leases alive. 0 means 10000, or 500 "+
-			"for each store if that is more, or what a third of the memory is enough for if that "+
+			"for each store if that is more, or what an eighth of the memory is enough for if that "+
 			"is less.")
 	fs.Int64Var(&c.config.MaxWatchers, "max-watchers", 0,
-		"How many watches clients may have. 0 means 100000, or what a third of the memory is "+
+		"How many watches clients may have. 0 means 100000, or what a 24th of the memory is "+
 			"enough for if that is less.")
 	fs.Int64Var(&c.config.MaxStreamWatchers, "max-watchers-per-stream", 10_000,
 		"How many watches may be on one stream.")
@@ -685,9 +685,10 @@ const (
 	leastEventBytes = 256 << 10
 )
 
-// eventBytesOf is how much of events each store keeps.
+// eventBytesOf is how much of events each store keeps. In a GiB these, the writes that wait and the
+// caches fill what the bounds of package etcd leave.
 func eventBytesOf(memory int64, stores int) int {
-	return max(int(min(eventBytes, memory/16))/stores, leastEventBytes)
+	return max(int(min(eventBytes, memory/32))/stores, leastEventBytes)
 }
 
 // pageCacheMiB is SQLite's page cache if the URL does not say how large it is.

@@ -119,12 +119,16 @@ func TestShares(t *testing.T) {
 		memory int64
 		stores int
 		want   int
-	}{{1 << 40, 1, 64 << 20}, {1 << 30, 1, 64 << 20}, {256 << 20, 1, 16 << 20},
+	}{{1 << 40, 1, 64 << 20}, {2 << 30, 1, 64 << 20}, {256 << 20, 1, 8 << 20},
 		{1 << 40, 6, 64 << 20 / 6}, {1 << 40, 5_000, 256 << 10}} {
 		if got := eventBytesOf(test.memory, test.stores); got != test.want {
 			t.Errorf("%d stores in %d bytes keep %d of events each, want %d", test.stores,
 				test.memory, got, test.want)
 		}
+	}
+	const memory = 1 << 30
+	if all := 2*eventBytesOf(memory, 1) + cacheBytes + pageCacheMiB<<20; all > memory*5/32 {
+		t.Errorf("a store in a GiB keeps %d bytes", all)
 	}
 	for database, want := range map[string]string{
 		"sqlite:///a/state.db":                "sqlite:///a/state.db?cache_size=10MiB",

@@ -243,7 +243,7 @@ type Tail struct {
 
 // ReadBytes bounds, in bytes, the values that one call of Page, Tail or Values returns: it returns
 // no more rows after the one with which its values reach the bound. Callers ask for fewer rows if
-// they know their size; the bound holds where they do not.
+// they know their size; the bound holds where they do not. [KeysReader] says what it means there.
 const ReadBytes = 8 << 20
 
 // Prev says which previous values a read of the log brings along.
@@ -613,8 +613,9 @@ type Tx interface {
 // costs a round trip, or a transaction.
 type KeysReader interface {
 	// GetKeys reads several different keys: Key, Revision, Create, Version, Lease and Value of the
-	// keys that exist, in no particular order. The Value of a row whose value is lost is nil, and
-	// Get says what is wrong with it. Without keys, it is State, over the connections of Get.
+	// keys that exist, in no particular order. The Value of a row is nil if it is lost, and after
+	// the one with which the values reach ReadBytes. Get reads such a row, or says what is wrong
+	// with it. Without keys, it is State, over the connections of Get.
 	GetKeys(ctx context.Context, keys []Key) ([]Row, State, error)
 }
 

@@ -74,7 +74,7 @@ type reader interface {
 	// would cost as much. If the value is lost, the error says so.
 	Get(ctx context.Context, key contract.Key) (*KeyValue, contract.State, error)
 	// GetKeys reads the live rows of several different keys. Without keys it reads the state. A
-	// value that is lost is nil.
+	// value that is lost, or beyond ReadBytes, is nil.
 	GetKeys(ctx context.Context, keys []contract.Key) (map[contract.Key]*KeyValue, contract.State, error)
 	// Replaced reads which rows of the state at q.At were replaced in (q.After, q.Upto], in the
 	// order of keys. Nobody changes the result. The error is ErrCompacted if q.At is compacted.

@@ -253,7 +253,7 @@ func (s *Engine) Get(ctx context.Context, key contract.Key) (kv *KeyValue, head 
 	}
 	kv = q.found[key]
 	if kv != nil && kv.Value == nil {
-		return s.get(ctx, key) // it is damaged, and this says how
+		return s.get(ctx, key) // it is beyond ReadBytes, or damaged, and this says how
 	}
 	return kv, q.head, nil
 }

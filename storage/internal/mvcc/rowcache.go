@@ -112,9 +112,10 @@ func (c *rowCache) deliver(events []*Event, upto contract.Position) {
 	c.evictLocked()
 }
 
-// keep keeps a row that a read has found in a snapshot with this head.
+// keep keeps a row that a read has found in a snapshot with this head. One without its value tells
+// nothing that is not known.
 func (c *rowCache) keep(head contract.Position, kv *KeyValue) {
-	if c.most == 0 {
+	if c.most == 0 || kv.Value == nil {
 		return
 	}
 	c.mu.Lock()

@@ -12,7 +12,7 @@
 //
 // Everything else is here: which parameters a read has and what its columns mean, when a read has
 // reached its bound in bytes, what counts as damage and how it is reported, and that lists leave
-// connections for reads of single keys.
+// connections for reads of single keys, and a store some for other stores.
 //
 // Every read returns the state of the store, of the same snapshot as its rows. A statement of one
 // row has it in that row; see [Read]. Other statements return the state in at least one row. That

@@ -14,8 +14,8 @@ import (
 
 // Reader implements the reads of [contract.Backend].
 type Reader struct {
-	db    Runner
-	lists *line
+	db   Runner
+	line *line
 	// member, if the store is one, hears of a server that is read-only, or refuses the user.
 	member interface{ leave() }
 
@@ -27,12 +27,12 @@ type Reader struct {
 }
 
 // NewReader makes a Reader.
-func NewReader(db Runner, s *Statements, lists *Lists) *Reader {
+func NewReader(db Runner, s *Statements, turns *Turns) *Reader {
 	member, _ := db.(interface{ leave() })
 	return &Reader{
 		member:   member,
 		db:       db,
-		lists:    lists.line(),
+		line:     turns.line(),
 		state:    Read{What: "read the state", Class: Head, SQL: s.State, OneRow: true},
 		tail:     Read{What: "read the log", Class: Tail, SQL: s.Tail, Columns: 13},
 		parts:    Read{What: "read the log", Class: Tail, SQL: s.Parts, Columns: 13},
@@ -86,12 +86,12 @@ type result struct {
 // an error.
 func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error,
 	args ...any) (contract.State, error) {
-	if q.Class == List {
-		if err := r.lists.begin(ctx); err != nil {
+	if q.Class == List || q.Class == Single {
+		if err := r.line.begin(ctx, q.Class); err != nil {
 			return contract.State{}, contract.Errorf(contract.Unavailable,
-				"cannot %s: other lists were not read in time: %w", q.What, err)
+				"cannot %s: other reads were not done in time: %w", q.What, err)
 		}
-		defer r.lists.end()
+		defer r.line.end(q.Class)
 	}
 	res := &result{}
 	err := r.db.Query(ctx, q, func(c Cursor) bool {
@@ -523,9 +523,13 @@ func (r KeysReader) GetKeys(ctx context.Context, keys []contract.Key) ([]contrac
 		return nil, st, err
 	}
 	found := make([]contract.Row, 0, len(keys))
+	var bytes bound
 	st, err := r.query(ctx, &r.getKeys, func(c Cursor) error {
 		row := keyRow(c)
-		row.Value = c.Value(5)
+		if !bytes.reached() {
+			row.Value = c.Value(5)
+			_ = bytes.add(len(row.Value)) // which keys exist is still to be told
+		}
 		found = append(found, row)
 		return nil
 	}, keys)

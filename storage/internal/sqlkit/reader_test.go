@@ -16,8 +16,10 @@ import (
 	mysqldriver "github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/memdb"
 )
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
@@ -79,14 +81,15 @@ func answers(rows ...row) *fake {
 	return f
 }
 
-// TestListsLeaveConnections: however many lists there are, two connections are left for single
-// keys.
+// TestListsLeaveConnections: however many lists there are, of all connections but one or two some
+// are left for single keys. A store that is alone may use each of them.
 func TestListsLeaveConnections(t *testing.T) {
-	for _, conns := range []int{1, 2, 3, 8} {
-		t.Run(fmt.Sprint(conns), func(t *testing.T) {
+	for _, test := range []struct{ conns, lists, singles int }{{1, 1, 0}, {2, 1, 1}, {3, 1, 2},
+		{8, 6, 2}} {
+		t.Run(fmt.Sprint(test.conns), func(t *testing.T) {
 			f := &fake{began: make(chan sqlkit.Class, 1000), release: make(chan struct{}),
 				rows: []row{{state: writable}}}
-			r := sqlkit.NewReader(f, &sqlkit.Statements{}, sqlkit.NewLists(conns))
+			r := sqlkit.NewReader(f, &sqlkit.Statements{}, sqlkit.NewTurns(test.conns))
 			var done sync.WaitGroup
 			lists := []func() error{
 				func() error {
@@ -107,12 +110,15 @@ func TestListsLeaveConnections(t *testing.T) {
 					}
 				})
 			}
-			want := max(1, conns-2)
-			for range want {
-				if class := <-f.began; class != sqlkit.List {
-					t.Errorf("a list is of class %d", class)
+			began := func(n int, class sqlkit.Class) {
+				t.Helper()
+				for range n {
+					if got := <-f.began; got != class {
+						t.Errorf("a read of class %d begins, want %d", got, class)
+					}
 				}
 			}
+			began(test.lists, sqlkit.List)
 			// A list whose caller gives up says so.
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
@@ -120,17 +126,17 @@ func TestListsLeaveConnections(t *testing.T) {
 				contract.PageQuery{Limit: 1}); contract.ClassOf(err) != contract.Unavailable || err == nil {
 				t.Errorf("a list that waited in vain: %v", err)
 			}
-			for range 20 {
+			for range test.singles { // no list comes between
 				done.Go(func() {
 					if _, _, err := r.Get(t.Context(), "k"); err != nil {
 						t.Error(err)
 					}
 				})
 			}
-			for range 20 { // no list comes between: as many as may are under way
-				if class := <-f.began; class != sqlkit.Single {
-					t.Errorf("a read of class %d began", class)
-				}
+			began(test.singles, sqlkit.Single)
+			if _, _, err := r.Get(ended, "k"); contract.ClassOf(err) != contract.Unavailable ||
+				err == nil {
+				t.Errorf("beyond the connections that there are: %v", err)
 			}
 			close(f.release)
 			done.Wait()
@@ -138,11 +144,83 @@ func TestListsLeaveConnections(t *testing.T) {
 	}
 }
 
+// shared is a backend whose reads of single keys first take a connection that stores share.
+type shared struct {
+	contract.Backend
+	r *sqlkit.Reader
+}
+
+func (s shared) Get(ctx context.Context, key contract.Key) (*contract.Row, contract.State, error) {
+	if _, st, err := s.r.Get(ctx, key); err != nil {
+		return nil, st, err
+	}
+	return s.Backend.Get(ctx, key)
+}
+
+// pool is a database of some connections, on which a read takes until it is released.
+type pool struct {
+	conns   chan struct{}
+	blocked fake
+}
+
+func (p *pool) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cursor) bool,
+	args ...any) error {
+	select {
+	case p.conns <- struct{}{}:
+	case <-ctx.Done():
+		return contract.Errorf(contract.Unavailable, "%w", ctx.Err())
+	}
+	defer func() { <-p.conns }()
+	return p.blocked.Query(ctx, r, each, args...)
+}
+
+// TestReadsLeaveConnections: clients of a store who read hundreds of keys as they were at a
+// revision, which no two of them share a query for, leave a connection to the other stores.
+func TestReadsLeaveConnections(t *testing.T) {
+	const conns = 8
+	turns, taken := sqlkit.NewTurns(conns), make(chan struct{}, conns)
+	store := func(name string, release chan struct{}) (*mvcc.Engine, *pool) {
+		p := &pool{taken, fake{began: make(chan sqlkit.Class, 1_000), release: release,
+			rows: []row{{state: writable}}}}
+		b := memdb.New(name, time.Now).Open(contract.DriverOptions{})
+		s, err := mvcc.Open(t.Context(), shared{b, sqlkit.NewReader(p, &sqlkit.Statements{}, turns)},
+			mvcc.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s, p
+	}
+	release, open := make(chan struct{}), make(chan struct{})
+	close(open)
+	flooded, p := store("flooded", release)
+	quiet, _ := store("quiet", open)
+	var reads sync.WaitGroup
+	for range 200 {
+		reads.Go(func() {
+			if _, _, err := flooded.GetAt(t.Context(), "k", 1); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range conns - 1 {
+		<-p.blocked.began
+	}
+	if _, _, err := quiet.Get(t.Context(), "k"); err != nil {
+		t.Errorf("the other store: %v", err)
+	}
+	if n := len(p.blocked.began); n > 0 {
+		t.Errorf("%d reads too many have begun", n)
+	}
+	close(release)
+	reads.Wait()
+}
+
 // TestClasses: what expiry, compaction, watches and consistent reads need does not wait for lists.
 func TestClasses(t *testing.T) {
 	f := answers(row{state: writable})
 	r := sqlkit.KeysReader{Reader: sqlkit.NewReader(f, &sqlkit.Statements{},
-		sqlkit.NewLists(4))}
+		sqlkit.NewTurns(4))}
 	for _, read := range []struct {
 		class sqlkit.Class
 		ask   func() error
@@ -173,7 +251,7 @@ func TestMaintenanceRefusesReadOnly(t *testing.T) {
 	late := *writable
 	late.Writable = false
 	r := sqlkit.NewReader(answers(row{state: &late, columns: []any{int64(1), int64(2)}}),
-		&sqlkit.Statements{}, sqlkit.NewLists(4))
+		&sqlkit.Statements{}, sqlkit.NewTurns(4))
 	_, first := r.FirstAt(t.Context(), 1)
 	_, size := r.Size(t.Context())
 	for _, err := range []error{first, size} {
@@ -201,18 +279,18 @@ func TestBound(t *testing.T) {
 	slices.Reverse(rows)
 	slices.Reverse(logged)
 	p, err := sqlkit.NewReader(answers(rows...), &sqlkit.Statements{},
-		sqlkit.NewLists(4)).Page(t.Context(), contract.PageQuery{Limit: 10})
+		sqlkit.NewTurns(4)).Page(t.Context(), contract.PageQuery{Limit: 10})
 	if err != nil || len(p.Rows) != 2 || !p.More || p.Rows[0].Key >= p.Rows[1].Key ||
 		p.State.Head.Revision != 9 {
 		t.Errorf("%v", err)
 	}
 	found, _, err := sqlkit.NewReader(answers(rows...), &sqlkit.Statements{},
-		sqlkit.NewLists(4)).Values(t.Context(), nil)
+		sqlkit.NewTurns(4)).Values(t.Context(), nil)
 	if err != nil || len(found) != 2 {
 		t.Errorf("%d rows, %v", len(found), err)
 	}
 	tail, err := sqlkit.NewReader(answers(logged...), &sqlkit.Statements{},
-		sqlkit.NewLists(4)).Tail(t.Context(), 1, 10, contract.PrevOfAll)
+		sqlkit.NewTurns(4)).Tail(t.Context(), 1, 10, contract.PrevOfAll)
 	if err != nil || len(tail.Rows) != 2 || !tail.More ||
 		tail.Rows[0].Revision >= tail.Rows[1].Revision {
 		t.Errorf("%v", err)
@@ -225,7 +303,7 @@ func TestCutOffBeforeState(t *testing.T) {
 	value := strings.Repeat("v", contract.ReadBytes)
 	f := answers(row{columns: []any{"k", int64(1), int64(1), int64(1), int64(0), value}},
 		row{state: writable})
-	_, err := sqlkit.NewReader(f, &sqlkit.Statements{}, sqlkit.NewLists(4)).Page(
+	_, err := sqlkit.NewReader(f, &sqlkit.Statements{}, sqlkit.NewTurns(4)).Page(
 		t.Context(), contract.PageQuery{Limit: 10})
 	if err == nil || contract.ClassOf(err) != contract.Unavailable ||
 		err.Error() != "cannot list keys: enough was read before the row with the state came" {
@@ -249,7 +327,7 @@ func TestExpired(t *testing.T) {
 		{5, "a b ", 0, []row{rows[0], rows[2], rows[3]}},
 	} {
 		expired, next, err := sqlkit.NewReader(answers(test.rows...), &sqlkit.Statements{},
-			sqlkit.NewLists(4)).Expired(t.Context(), test.limit)
+			sqlkit.NewTurns(4)).Expired(t.Context(), test.limit)
 		keys := ""
 		for _, e := range expired {
 			keys += string(e.Key) + " "
@@ -270,7 +348,7 @@ func TestSweepable(t *testing.T) {
 			row{columns: []any{int64(4), int64(0), int64(1)}},
 		)
 		got, err := sqlkit.NewReader(f, &sqlkit.Statements{},
-			sqlkit.NewLists(1)).Sweepable(t.Context(), 10)
+			sqlkit.NewTurns(1)).Sweepable(t.Context(), 10)
 		want := []contract.SweepRow{{ID: 4, Deleted: true}, {ID: 5, Prev: 3}}
 		n, _ := aborted.(int64)
 		if err != nil || !slices.Equal(got.Rows, want) || got.Aborted != contract.Revision(n) ||

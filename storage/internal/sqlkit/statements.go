@@ -15,8 +15,8 @@ const (
 	Head Class = iota
 	// Tail reads the newest rows of the log, for which all watches wait.
 	Tail
-	// Single reads single keys. It may share its connections with List, which leaves some of them;
-	// see [Lists].
+	// Single reads single keys. It shares its connections with List, which leaves some of them, and
+	// stores leave some to each other; see [Turns].
 	Single
 	// List reads many rows.
 	List

@@ -661,6 +661,31 @@ func testBytes(f *fixture) {
 		})
 		n += check("values", rows, true, n)
 	}
+	if r, ok := f.b.(contract.KeysReader); ok {
+		rows, s, err := r.GetKeys(f.ctx, keys)
+		f.must(err)
+		f.same(s, f.state())
+		slices.SortFunc(rows, func(a, b contract.Row) int {
+			return cmp.Compare(a.Revision, b.Revision)
+		})
+		bytes := 0
+		for i := range rows {
+			if bytes += len(rows[i].Value); rows[i].Value == nil {
+				row, _, err := f.b.Get(f.ctx, rows[i].Key)
+				f.must(err)
+				rows[i].Value = row.Value
+			}
+		}
+		if bytes < contract.ReadBytes || bytes >= contract.ReadBytes+size {
+			f.Errorf("one read of keys has %d bytes", bytes)
+		}
+		if len(rows) != count {
+			f.Fatalf("of %d keys %d were found", count, len(rows))
+		}
+		for i := range rows {
+			check("keys", rows[i:i+1], true, i)
+		}
+	}
 	var ms []*contract.Mutation
 	for i := range count {
 		ms = append(ms, del(keys[i], revisions[i]))

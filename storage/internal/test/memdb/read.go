@@ -145,14 +145,16 @@ func (b *Backend) GetKeys(ctx context.Context, keys []contract.Key) (
 	if err != nil {
 		return nil, st, err
 	}
+	bytes := 0
 	for _, k := range keys {
 		l := t.current(k)
 		if l.id == 0 {
 			continue
 		}
 		row := l.row()
-		if logged := t.row(l.id); logged != nil {
+		if logged := t.row(l.id); logged != nil && bytes < contract.ReadBytes {
 			row.Value = logged.Value
+			bytes += len(row.Value)
 		}
 		found = append(found, row)
 	}
