@@ -41,8 +41,8 @@ func Record(ctx context.Context, h *history.History, db *DB) (*Recorder, error) 
 	if len(rows) == 0 {
 		return nil, errors.New("the log has no newest row")
 	}
-	r := &Recorder{h: h, db: db, last: rows[len(rows)-1], epochs: make([]history.Epoch, 1), survived: -1,
-		done: make(chan struct{})}
+	r := &Recorder{h: h, db: db, last: rows[len(rows)-1], epochs: make([]history.Epoch, 1),
+		survived: -1, done: make(chan struct{})}
 	ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go r.run(ctx)
 	return r, nil
