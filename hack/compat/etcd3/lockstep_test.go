@@ -87,10 +87,10 @@ func TestLockstep(t *testing.T) {
 func (l *lockstep) run(most int) (requests int) {
 	end, limited := l.Deadline()
 	for ; requests < most; requests++ {
+		if limited && time.Until(end) < time.Minute {
+			break
+		}
 		if requests%piece == piece-1 {
-			if limited && time.Until(end) < time.Minute {
-				break
-			}
 			l.events()
 			l.compact()
 		}

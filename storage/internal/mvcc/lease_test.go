@@ -369,9 +369,14 @@ func TestLeaseEndsAsOne(t *testing.T) {
 		db := inMemory(t)
 		b := openBackend(t, db).(*memdb.Backend)
 		other := open(t, db, mvcc.Config{})
-		var taken atomic.Bool
+		var found, taken atomic.Bool
 		b.Hook = func(_ context.Context, method string) error {
-			if method == "Values" && taken.CompareAndSwap(false, true) {
+			switch {
+			case method == "AttachedTo":
+				found.Store(true)
+			case method == "Attached":
+				found.Store(false)
+			case method == "Values" && found.Load() && taken.CompareAndSwap(false, true):
 				_, err := other.Commit(context.Background(),
 					contract.Mutation{Key: "/2/000", Expect: contract.Any, Value: []byte("kept")})
 				return err

@@ -152,7 +152,9 @@ func (c *checker) checkLog() {
 			if i > 0 && want == 0 && r.Revision != e.Survived+1 && r.Revision != e.Fence+1 {
 				c.violate("log", "revision %d follows the fence at %d", r.Revision, e.Fence)
 			}
-			want = r.Revision + 1
+			if want = r.Revision; r.Part == 0 {
+				want++
+			}
 		}
 	}
 	c.checkPrev()
@@ -184,7 +186,7 @@ func (c *checker) checkLog() {
 	}
 }
 
-func rowID(r history.Row) string { return fmt.Sprint(r.Revision, "/", r.Token) }
+func rowID(r history.Row) string { return fmt.Sprint(r.Revision, "/", r.Part, "/", r.Token) }
 
 // checkPrev checks that each row names the one that it replaced.
 func (c *checker) checkPrev() {

@@ -182,9 +182,11 @@ type Informer struct {
 	Cache, List []Object
 }
 
-// Row is a row of the log. A marker has no key.
+// Row is a row of the log. A marker has no key. The rows of a transaction of several keys have one
+// revision and one token. They are its parts, from 1 on, and then the last one, which is part 0.
 type Row struct {
 	Revision, Prev int64
+	Part           int
 	Key            string
 	Deleted        bool
 	Token          string

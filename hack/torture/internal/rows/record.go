@@ -34,15 +34,15 @@ func Record(ctx context.Context, h *history.History, db *DB) (*Recorder, error) 
 	if err != nil {
 		return nil, err
 	}
-	rows, err := db.Log(ctx, head, 1)
+	rows, _, err := db.Log(ctx, head, 1)
 	if err != nil {
 		return nil, err
 	}
-	if len(rows) != 1 {
+	if len(rows) == 0 {
 		return nil, errors.New("the log has no newest row")
 	}
-	r := &Recorder{h: h, db: db, last: rows[0], epochs: make([]history.Epoch, 1), survived: -1,
-		done: make(chan struct{})}
+	r := &Recorder{h: h, db: db, last: rows[len(rows)-1], epochs: make([]history.Epoch, 1),
+		survived: -1, done: make(chan struct{})}
 	ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go r.run(ctx)
 	return r, nil
@@ -66,7 +66,7 @@ func (r *Recorder) run(ctx context.Context) {
 	}
 }
 
-// piece is how many rows are read at a time.
+// piece is how many revisions are read at a time.
 const piece = 2000
 
 // leap is less than a fence jumps, and more than a database without a fence could write between two
@@ -79,7 +79,7 @@ func (r *Recorder) read(ctx context.Context) error {
 	defer r.mu.Unlock()
 	for {
 		opCtx, cancel := context.WithTimeout(ctx, 10*time.Second)
-		rows, err := r.db.Log(opCtx, r.last.Revision, piece)
+		rows, more, err := r.db.Log(opCtx, r.last.Revision, piece)
 		var compacted int64
 		if err == nil {
 			compacted, err = r.db.Compacted(opCtx)
@@ -88,8 +88,7 @@ func (r *Recorder) read(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		full := len(rows) == piece
-		if len(rows) > 0 && rows[0].Revision == r.last.Revision && rows[0].Token == r.last.Token {
+		for len(rows) > 0 && rows[0].Revision == r.last.Revision && rows[0].Token == r.last.Token {
 			rows = rows[1:]
 		}
 		for _, row := range rows {
@@ -107,7 +106,7 @@ func (r *Recorder) read(ctx context.Context) error {
 				}
 			}
 			if r.survived >= 0 && len(r.epochs[len(r.epochs)-1].Rows) > 0 &&
-				row.Revision <= r.last.Revision {
+				row.Revision <= r.last.Revision && row.Token != r.last.Token {
 				return nil // written after the loss: the fence reads them
 			}
 			if gap := row.Revision - r.last.Revision - 1; gap > 0 && row.Revision-1 <= compacted {
@@ -117,7 +116,7 @@ func (r *Recorder) read(ctx context.Context) error {
 			e.Rows = append(e.Rows, row)
 			r.last = row
 		}
-		if !full {
+		if !more {
 			return nil
 		}
 	}
@@ -129,7 +128,7 @@ func (r *Recorder) fence(ctx context.Context, row history.Row) error {
 		Noticed: r.h.Now()}
 	if r.survived >= 0 {
 		e.Survived = r.survived
-		early, err := r.db.Log(ctx, r.survived+1, piece)
+		early, _, err := r.db.Log(ctx, r.survived+1, piece)
 		if err != nil {
 			return err
 		}
@@ -218,7 +217,7 @@ func (r *Recorder) Finish(ctx context.Context) error {
 		}
 	}
 	for from := first; ; {
-		rows, err := r.db.Log(ctx, from, piece)
+		rows, more, err := r.db.Log(ctx, from, piece)
 		if err != nil {
 			return err
 		}
@@ -227,7 +226,7 @@ func (r *Recorder) Finish(ctx context.Context) error {
 				r.h.Final = append(r.h.Final, row)
 			}
 		}
-		if len(rows) < piece {
+		if !more {
 			break
 		}
 		from = rows[len(rows)-1].Revision + 1

@@ -158,10 +158,62 @@ func (d *DB) Leases(ctx context.Context) (n int64, err error) {
 // marker is the key of a fence's row while it is read.
 const marker = "\x00"
 
-// Log reads rows from a revision on.
-func (d *DB) Log(ctx context.Context, from int64, limit int) ([]history.Row, error) {
-	return d.query(ctx,
-		fmt.Sprintf("SELECT revision, prev_revision, %s, deleted, token, time, value FROM rowkeeper_log WHERE %s AND revision >= %s ORDER BY revision LIMIT %d", d.key, d.in(""), d.arg(1), limit), from)
+// Log reads the rows of so many revisions at most, from one on, and tells whether there are others.
+func (d *DB) Log(ctx context.Context, from int64, limit int) (rows []history.Row, more bool,
+	err error) {
+	read := func(which, order string, args ...any) ([]history.Row, error) {
+		return d.query(ctx, fmt.Sprintf("SELECT revision, prev_revision, %s, deleted, token, time, "+
+			"value FROM rowkeeper_log WHERE %s AND %s ORDER BY revision %s", d.key, d.in(""), which,
+			order), args...)
+	}
+	last, err := read("revision >= "+d.arg(1), fmt.Sprint("LIMIT ", limit), from)
+	if err != nil {
+		return nil, false, err
+	}
+	var first, end int64
+	for _, r := range last {
+		if partsOf(r.Token) > 0 {
+			if end = r.Revision; first == 0 {
+				first = end
+			}
+		}
+	}
+	var parts []history.Row
+	if first > 0 {
+		// Those of earlier revisions have greater numbers, and so have earlier parts.
+		if parts, err = read("revision > "+d.arg(1)+" AND revision < "+d.arg(2), "DESC",
+			-(end+1)<<partBits, -first<<partBits); err != nil {
+			return nil, false, err
+		}
+	}
+	for _, r := range last {
+		n := 0
+		for n < len(parts) && parts[n].Revision <= r.Revision {
+			n++
+		}
+		rows = append(append(rows, parts[:n]...), r)
+		parts = parts[n:]
+	}
+	return rows, len(last) == limit, nil
+}
+
+// A part of the transaction at a revision has the number -(revision<<partBits + part).
+const partBits = 9
+
+// numbered returns the revision and the part of a row with a number.
+func numbered(id int64) (revision int64, part int) {
+	if id < 0 {
+		return -id >> partBits, int(-id & (1<<partBits - 1))
+	}
+	return id, 0
+}
+
+// partsOf is how many parts the transaction with a token has. Its last two bytes say so.
+func partsOf(token string) (n int64) {
+	if len(token) > 4 {
+		n, _ = strconv.ParseInt(token[len(token)-4:], 16, 32) // it is in hexadecimal digits
+	}
+	return n
 }
 
 // Live reads the objects that exist.
@@ -187,11 +239,13 @@ func (d *DB) query(ctx context.Context, query string, args ...any) ([]history.Ro
 	for rows.Next() {
 		var r history.Row
 		var key, token, value []byte
-		var us int64
-		if err := rows.Scan(&r.Revision, &r.Prev, &key, &r.Deleted, &token, &us,
+		var id, prev, us int64
+		if err := rows.Scan(&id, &prev, &key, &r.Deleted, &token, &us,
 			&value); err != nil {
 			return nil, err
 		}
+		r.Revision, r.Part = numbered(id)
+		r.Prev, _ = numbered(prev)
 		r.Time = time.UnixMicro(us)
 		r.Token = hex.EncodeToString(token)
 		switch name, ours := strings.CutPrefix(string(key), d.prefix); {
