@@ -3,12 +3,19 @@ package etcd
 import (
 	"errors"
 	"runtime"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 )
 
 // Enter returns what answers calls, for tests that make them without gRPC.
 var Enter = (*Server).enter
+
+// MaxIdle sets how long a connection may have no call.
+func (c ServerConfig) MaxIdle(d time.Duration) ServerConfig {
+	c.maxIdle = d
+	return c
+}
 
 // Watching is how many watches the server has.
 func Watching(s *Server) int64 {

@@ -28,8 +28,9 @@ import (
 //     returned, which may be long after its client has reset it: see admit.
 //   - Few requests are received at a time, and then count by their size: see request.go.
 //   - Of connections, streams and watches there are no more than the memory is enough for.
-//   - A connection ends if its client does not speak within [ServerConfig.ConnectTimeout]. It
-//     counts for as long as it is there: see [Server.Connect].
+//   - A connection ends if its client does not speak within [ServerConfig.ConnectTimeout], and if
+//     it has made no call for some minutes. It counts for as long as it is there, and gives way to
+//     another one while it has no call: see [Server.Connect].
 //   - The sizes of a request and of its header are bounded by gRPC, and the bytes of queued writes
 //     are by mvcc's queue.
 //   - An answer's keys and values count twice while it is made, in a bill, since they are encoded
@@ -142,10 +143,10 @@ func (b *bound) hold(n int64) {
 // beyond is how much more of common is used if the store holds n more.
 func (b *bound) beyond(n int64) int64 { return max(b.held+n, b.own) - max(b.held, b.own) }
 
-// admission is a call that is counted, as so many. count is nil if it is refused.
+// admission is a call that is counted.
 type admission struct {
-	count *bound
-	as    int64
+	// end ends the count. It is nil if the call is refused.
+	end func()
 	// begin says that the call is being answered. It returns false if the call has ended before.
 	begin func() bool
 	// giveUp ends the call's context.
@@ -175,18 +176,15 @@ func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, er
 		// are.
 		return context.WithValue(ctx, admissionKey{}, admission{}), nil
 	}
-	ctx, giveUp := context.WithCancel(ctx)
-	begin := context.AfterFunc(ctx, func() { count.add(-as) })
-	return context.WithValue(ctx, admissionKey{}, admission{count, as, begin, giveUp}), nil
-}
-
-// Connect counts a connection, until it is closed and calls end. It returns false if there are as
-// many as there may be.
-func (s *Server) Connect() (end func(), ok bool) {
-	if !s.connections.take(1) {
-		return nil, false
+	conn := connOf(ctx)
+	conn.has(1)
+	end := func() {
+		count.add(-as)
+		conn.has(-1)
 	}
-	return sync.OnceFunc(func() { s.connections.add(-1) }), true
+	ctx, giveUp := context.WithCancel(ctx)
+	begin := context.AfterFunc(ctx, end)
+	return context.WithValue(ctx, admissionKey{}, admission{end, begin, giveUp}), nil
 }
 
 // answering begins to answer a call that was admitted, and returns what ends that, and what gives
@@ -194,13 +192,13 @@ func (s *Server) Connect() (end func(), ok bool) {
 // told so.
 func answering(ctx context.Context) (end func(), giveUp context.CancelFunc, err error) {
 	a := ctx.Value(admissionKey{}).(admission)
-	if a.count == nil {
+	if a.end == nil {
 		return nil, nil, errManyCalls
 	}
 	if !a.begin() {
 		return nil, nil, rpctypes.ErrGRPCCanceled
 	}
-	return func() { a.count.add(-a.as) }, a.giveUp, nil
+	return a.end, a.giveUp, nil
 }
 
 // bill is what the answer of a call needs while it is made, or while the gateway has it.

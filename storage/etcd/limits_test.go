@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"runtime"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -707,5 +709,124 @@ func TestSilentClient(t *testing.T) {
 	}
 	if _, err := c.Get(t.Context(), "k"); err != nil {
 		t.Error(err)
+	}
+}
+
+// closing is a connection that says when it ends.
+type closing struct {
+	net.Conn
+	ended chan struct{}
+	once  sync.Once
+}
+
+func (c *closing) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.once.Do(func() { close(c.ended) })
+	}
+	return n, err
+}
+
+// TestIdleConnections: a connection without a call is closed. Its client does not notice, whether
+// it calls long after that or at the same time, and one with a watch keeps its connection.
+func TestIdleConnections(t *testing.T) {
+	with, _ := inMemory(t, nil)
+	store := openStore(t, with)
+	client := func(idle time.Duration) (*clientv3.Client, chan *closing) {
+		endpoints := serveOpen(t, etcd.Opened(store), etcd.ServerConfig{}.MaxIdle(idle)).Endpoints()
+		conns := make(chan *closing, 10_000)
+		c := must[*clientv3.Client](t)(clientv3.New(clientv3.Config{Endpoints: endpoints,
+			Context: t.Context(), Logger: zap.NewNop(), DialOptions: []grpc.DialOption{
+				grpc.WithContextDialer(func(ctx context.Context, at string) (net.Conn, error) {
+					conn, err := (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(at, "unix:"))
+					c := &closing{Conn: conn, ended: make(chan struct{})}
+					if err == nil {
+						conns <- c
+					}
+					return c, err
+				})}}))
+		t.Cleanup(func() { c.Close() })
+		return c, conns
+	}
+	for range 3 {
+		c, conns := client(50 * time.Millisecond)
+		put(t, c, "k", "v")
+		<-(<-conns).ended
+		put(t, c, "k", "v")
+	}
+	c, _ := client(time.Millisecond)
+	for range 300 { // some of them begin when the connection is about to end
+		put(t, c, "k", "v")
+	}
+	c, conns := client(50 * time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w := c.Watch(ctx, "w", clientv3.WithCreatedNotify())
+	<-w
+	kept := <-conns
+	other, others := client(50 * time.Millisecond)
+	put(t, other, "k", "v")
+	<-(<-others).ended // a connection that began after the watch
+	select {
+	case <-kept.ended:
+		t.Error("a connection with a watch was closed")
+	default:
+	}
+	put(t, other, "w", "v")
+	if got := events(t, w, 1); len(got) != 1 {
+		t.Errorf("%d events", len(got))
+	}
+}
+
+// TestConnectionsGiveWay: beyond the bound the connection that has had no call for longest is
+// closed, and none if each has a call.
+func TestConnectionsGiveWay(t *testing.T) {
+	s := etcd.New(nil, etcd.ServerConfig{MaxConnections: 3})
+	connect := func() (*closing, net.Conn) {
+		ours, theirs := net.Pipe()
+		counted, ok := s.Connect(theirs)
+		if !ok {
+			return nil, nil
+		}
+		c := &closing{Conn: ours, ended: make(chan struct{})}
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+		t.Cleanup(func() { counted.Close() })
+		return c, counted
+	}
+	first, busy := connect()
+	second, also := connect()
+	third, idle := connect()
+	etcd.FollowCalls(busy, http.StateActive)
+	etcd.FollowCalls(also, http.StateActive)
+	etcd.FollowCalls(also, http.StateIdle) // later than the third
+	fourth, _ := connect()
+	<-third.ended
+	fifth, last := connect()
+	<-second.ended
+	etcd.FollowCalls(busy, http.StateIdle)
+	etcd.FollowCalls(last, http.StateActive)
+	sixth, busy6 := connect()
+	<-fourth.ended
+	etcd.FollowCalls(busy6, http.StateActive)
+	seventh, busy7 := connect()
+	<-first.ended
+	etcd.FollowCalls(busy7, http.StateActive)
+	if c, _ := connect(); c != nil {
+		t.Error("a connection with a call gave way")
+	}
+	for _, c := range []*closing{fifth, sixth, seventh} {
+		select {
+		case <-c.ended:
+			t.Error("a connection too many has ended")
+		default:
+		}
+	}
+	idle.Close() // which counts no more
+	if c, _ := connect(); c != nil {
+		t.Error("a connection counted less than once")
+	}
+	busy7.Close()
+	if c, _ := connect(); c == nil {
+		t.Error("there is no room where a connection was closed")
 	}
 }

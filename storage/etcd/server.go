@@ -85,6 +85,9 @@ type ServerConfig struct {
 
 	// workers is how many goroutines a server keeps for calls.
 	workers uint32
+	// maxIdle is how long a connection may have no call, five minutes. A stream is one. The client
+	// is told, and connects again for its next call.
+	maxIdle time.Duration
 	// requestBytes bounds the requests that are being answered, and arrivals how many are received
 	// at a time. eventBytes bounds the responses of watches that are not sent yet, and pieces is
 	// how many streams of a store have a piece of the log at a time.
@@ -163,6 +166,9 @@ func (c ServerConfig) withDefaults(stores int) ServerConfig {
 	if c.LeaderTimeout == 0 {
 		c.LeaderTimeout = 10 * time.Second
 	}
+	if c.maxIdle == 0 {
+		c.maxIdle = 5 * time.Minute
+	}
 	c.workers = uint32(workers / max(stores, 1))
 	c.requestBytes = min(1<<30, c.Memory/16)
 	c.arrivals = max(min(c.requestBytes/int64(decodedTimes*(c.MaxRequestBytes+overhead)), 256), 2)
@@ -205,6 +211,8 @@ type Server struct {
 	// These count what there is now, the last three bytes; see limits.go.
 	connections, calls, streams, watchers, answers, requests, events bound
 	arrivals                                                         arrivals
+	// idle are the connections without calls.
+	idle idle
 	// pieces is taken by the streams that have a piece of the log.
 	pieces  chan struct{}
 	inside  inside
@@ -224,6 +232,7 @@ func (p *Process) Server(open Opener, clientURLs []string) *Server {
 		pieces: make(chan struct{}, p.cfg.pieces), bodies: bound{total: p.bodies},
 		metrics: newMetrics(), inside: inside{secret: rand.Text()}}
 	s.cfg.ClientURLs = clientURLs
+	s.idle.counted = &s.connections
 	return s
 }
 
@@ -300,7 +309,7 @@ func (s *Server) Options() []grpc.ServerOption {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: 2 * time.Hour, Timeout: 20 * time.Second}),
+			Time: 2 * time.Hour, Timeout: 20 * time.Second, MaxConnectionIdle: s.cfg.maxIdle}),
 		grpc.NumStreamWorkers(s.cfg.workers),
 		grpc.UnknownServiceHandler(unserved),
 		grpc.InTapHandle(s.admit),

@@ -214,7 +214,7 @@ func (s *splitter) route(conn net.Conn, over func()) {
 	}()
 	// The handshake writes, too, and a client may read nothing: the deadline is for both.
 	r := bufio.NewReaderSize(conn, 1<<12)
-	begun := &begunConn{Conn: conn, r: r}
+	begun := &begunConn{Conn: conn, r: r, end: func() {}}
 	first, err := r.Peek(len(preface))
 	if err != nil {
 		conn.Close()
@@ -231,16 +231,15 @@ func (s *splitter) route(conn net.Conn, over func()) {
 	if string(first) == preface {
 		to = store.calls
 	}
-	end, ok := store.server.Connect()
+	counted, ok := store.server.Connect(begun)
 	if !ok {
 		conn.Close() // clients connect again
 		return
 	}
-	begun.end = end
 	select {
-	case to.conns <- begun:
+	case to.conns <- counted:
 	case <-to.closed:
-		begun.Close()
+		counted.Close()
 	}
 }
 
@@ -317,6 +316,9 @@ type begunConn struct {
 	r   io.Reader
 	end func()
 }
+
+// NetConn is the connection below, as for TLS.
+func (c *begunConn) NetConn() net.Conn { return c.Conn }
 
 func (c *begunConn) Close() error {
 	c.end()

@@ -15,6 +15,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 )
 
@@ -176,6 +183,84 @@ func TestManySilentConnections(t *testing.T) {
 			}
 			d.serves()
 			d.ends(silent[2*most]) // in place of which a client was served
+		})
+	}
+}
+
+// TestManySilentClients: clients that begin as those of gRPC do and make no call, or none more, keep
+// nobody out either. Those that have a call keep their connections.
+func TestManySilentClients(t *testing.T) {
+	const most = 3
+	// The beginning of HTTP/2, and a frame of settings, which are the usual ones.
+	const begin = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	for name, secured := range map[string]bool{"plain": false, "tls": true} {
+		t.Run(name, func(t *testing.T) {
+			d, l := listenFor(t, secured)
+			entered := make(chan struct{}, 10)
+			server := etcd.New(func(ctx context.Context) (*etcd.Store, func(), error) {
+				entered <- struct{}{}
+				<-ctx.Done()
+				return nil, nil, ctx.Err()
+			}, etcd.ServerConfig{MaxConnections: most})
+			store := &etcdStore{calls: newBranch(), pages: newBranch(), server: server}
+			calls, pages := grpc.NewServer(server.Options()...), newHTTPServer(http.NotFoundHandler())
+			server.Register(calls)
+			pages.ConnState = etcd.FollowCalls
+			s := newSplitter(l, &door{store: store})
+			s.wait = time.Hour
+			var running sync.WaitGroup
+			running.Go(func() { _ = calls.Serve(store.calls) }) // ends when it is closed
+			running.Go(func() { _ = pages.Serve(store.pages) })
+			running.Go(s.run)
+			t.Cleanup(func() {
+				l.Close()
+				pages.Close()
+				calls.Stop()
+				server.Close()
+				running.Wait()
+			})
+			creds := insecure.NewCredentials()
+			if secured {
+				creds = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})
+			}
+			client, err := grpc.NewClient(d.address, grpc.WithTransportCredentials(creds))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := pb.NewKVClient(client).Range(ctx, &pb.RangeRequest{Key: []byte("k")},
+					grpc.WaitForReady(true))
+				ended <- err
+			}()
+			<-entered
+			var silent []net.Conn
+			for range 3 * most {
+				c := d.connect("")
+				if secured {
+					c = shake(c)
+				}
+				_, err := io.WriteString(c, begin)
+				if err == nil {
+					_, err = io.ReadFull(c, make([]byte, 9)) // the server begins, too
+				}
+				if err != nil {
+					t.Fatalf("a new connection: %v", err)
+				}
+				silent = append(silent, c)
+			}
+			for _, c := range silent[:2*most+1] { // one of three has a call
+				d.ends(c)
+			}
+			d.serves()
+			d.ends(silent[2*most+1]) // in place of which a client was served
+			cancel()
+			if err := <-ended; status.Code(err) != codes.Canceled {
+				t.Errorf("a connection with a call: %v", err)
+			}
 		})
 	}
 }

@@ -109,6 +109,7 @@ func (s *etcdStore) begin(pool *etcd.StorePool, p *etcd.Process) {
 	served.Handle("/v3/", gateway)
 	served.Handle("/v3beta/", gateway)
 	s.http = newHTTPServer(served)
+	s.http.ConnState = etcd.FollowCalls
 	// They end when they are closed, and for no other reason.
 	s.running.Go(func() { _ = s.grpc.Serve(s.calls) })
 	s.running.Go(func() { _ = s.http.Serve(s.pages) })
