@@ -43,9 +43,21 @@ type ResourceConfig struct {
 	// Transformer encrypts what is stored. Default: nothing is encrypted, and what is encrypted is
 	// not read.
 	Transformer value.Transformer
+	// Scope is [Namespaced] or [ClusterScoped], if it is known, for people who read the database by
+	// SQL.
+	Scope Scope
 	// Versioner sets the resourceVersion of objects and lists. Default storage.APIObjectVersioner.
 	Versioner apistorage.Versioner
 }
+
+// Scope is that of a resource.
+type Scope string
+
+// The scopes.
+const (
+	Namespaced    Scope = contract.Namespaced
+	ClusterScoped Scope = contract.ClusterScoped
+)
 
 // DefaultPrefix begins all keys in the database unless another prefix is given: /registry.
 const DefaultPrefix = database.DefaultPrefix
@@ -112,6 +124,8 @@ func (s *Store) newResource(c ResourceConfig) (*objectStore, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	history.Serves(contract.Directory{Path: keys.all(), Group: c.GroupResource.Group,
+		Resource: c.GroupResource.Resource, Scope: string(c.Scope)})
 	unsafeDeletion := utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
 	r := &objectStore{
 		store: s,

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -162,10 +164,10 @@ func (e oneEncoding) ResourcePrefix(resource schema.GroupResource) string {
 
 // uncached is the generic.StorageDecorator without a watch cache.
 func (s *Store) uncached(config *storagebackend.ConfigForResource, resourcePrefix string,
-	_ func(runtime.Object) (string, error), newFunc, _ func() runtime.Object, _ apistorage.AttrFunc,
+	keyFunc func(runtime.Object) (string, error), newFunc, _ func() runtime.Object, _ apistorage.AttrFunc,
 	_ apistorage.IndexerFuncs, _ *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	resource, destroy, err := s.below(config, resourcePrefix, newFunc)
+	resource, destroy, err := s.below(config, resourcePrefix, keyFunc, newFunc)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -174,7 +176,8 @@ func (s *Store) uncached(config *storagebackend.ConfigForResource, resourcePrefi
 
 // below is what the watch cache asks.
 func (s *Store) below(
-	config *storagebackend.ConfigForResource, resourcePrefix string, newFunc func() runtime.Object,
+	config *storagebackend.ConfigForResource, resourcePrefix string,
+	keyFunc func(runtime.Object) (string, error), newFunc func() runtime.Object,
 ) (*objectStore, factory.DestroyFunc, error) {
 	return s.newResource(ResourceConfig{
 		Codec:          config.Codec,
@@ -183,7 +186,34 @@ func (s *Store) below(
 		ResourcePrefix: resourcePrefix,
 		GroupResource:  config.GroupResource,
 		Transformer:    config.Transformer,
+		Scope:          scopeOf(keyFunc, newFunc),
 	})
+}
+
+// scopeOf tells the scope of a resource by the key of an object with a namespace, "" if it has
+// none.
+func scopeOf(keyFunc func(runtime.Object) (string, error), newFunc func() runtime.Object) Scope {
+	if keyFunc == nil || newFunc == nil {
+		return ""
+	}
+	object := newFunc()
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return ""
+	}
+	const namespace, name = "of-no-object", "none"
+	accessor.SetNamespace(namespace)
+	accessor.SetName(name)
+	key, err := keyFunc(object)
+	switch {
+	case err != nil:
+		return ""
+	case strings.HasSuffix(key, "/"+namespace+"/"+name):
+		return Namespaced
+	case strings.HasSuffix(key, "/"+name):
+		return ClusterScoped
+	}
+	return ""
 }
 
 // cached is the generic.StorageDecorator that puts upstream's watch cache over the storage.
@@ -191,7 +221,7 @@ func (s *Store) cached(config *storagebackend.ConfigForResource, resourcePrefix 
 	keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
 	attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	resource, destroy, err := s.below(config, resourcePrefix, newFunc)
+	resource, destroy, err := s.below(config, resourcePrefix, keyFunc, newFunc)
 	if err != nil {
 		return nil, nil, err
 	}

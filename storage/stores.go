@@ -36,6 +36,19 @@ func Stores(ctx context.Context, c Config) ([]string, error) {
 	return database.Stores(ctx, c.Database())
 }
 
+// Query is a statement that reads: SELECT, WITH, VALUES, TABLE or EXPLAIN.
+type Query = contract.Query
+
+// RunQuery runs a statement that reads, in the database of Config.URL, with its role, and in SQLite
+// in the file of Config.Store. The database lets it only read. docs/reference/sql.md describes the
+// views that it may use. RunQuery calls each for the rows, with the names of the columns, until it
+// returns an error. Without rows it calls each once, with no values. A value is nil, a number, a
+// bool, a time.Time, a string, or []byte, which may be text. It is valid until each returns.
+func RunQuery(ctx context.Context, c Config, q Query,
+	each func(columns []string, values []any) error) error {
+	return database.Query(ctx, c.Database(), q, each)
+}
+
 // StoreUsage is what the objects of a store need: their number, and the bytes of their keys and
 // values.
 type StoreUsage = contract.Usage

@@ -105,3 +105,147 @@ VALUES (1, 1, 0, 0, 1, 'default', replace(gen_random_uuid()::text, '-', ''));
 -- The first marker: an empty store is at revision 1.
 INSERT INTO rowkeeper_log (store, revision, prev_revision, create_revision, version, lease, time, deleted, key, token)
 VALUES (1, 1, 0, 0, 0, 0, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, true, '', uuid_send(gen_random_uuid()));
+
+-- What follows is for people who read objects by SQL: docs/reference/sql.md promises it.
+
+-- Which directory of keys has the objects of which resource. Whoever serves the resource writes it.
+-- The keys of a directory are those from first on and before beyond. Directories do not overlap.
+CREATE TABLE rowkeeper_resource (
+    store     integer NOT NULL,
+    directory text    NOT NULL,
+    "group"   text    NOT NULL,
+    resource  text    NOT NULL,
+    scope     text    NOT NULL,
+    first     bytea   NOT NULL,
+    beyond    bytea   NOT NULL,
+    PRIMARY KEY (store, directory),
+    UNIQUE (store, first)
+);
+
+-- The JSON object that a value is, NULL if it is none, or one that jsonb does not take (\u0000, too
+-- deep, not UTF-8). Other errors are errors. No value that is no object is tried.
+-- +goose StatementBegin
+CREATE FUNCTION rowkeeper_json(value bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+    IF substring(value FROM 1 FOR 1) <> '{'::bytea THEN
+        RETURN NULL;
+    END IF;
+    BEGIN
+        RETURN convert_from(value, 'UTF8')::jsonb;
+    EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+        RETURN NULL;
+    END;
+END
+$$;
+-- +goose StatementEnd
+
+-- The time that a text is as Kubernetes writes it, NULL if it is none.
+-- +goose StatementBegin
+CREATE FUNCTION rowkeeper_time(value text) RETURNS timestamptz LANGUAGE plpgsql STABLE STRICT AS $$
+BEGIN
+    IF value !~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN
+        RETURN NULL;
+    END IF;
+    RETURN value::timestamptz;
+EXCEPTION WHEN data_exception THEN
+    RETURN NULL;
+END
+$$;
+-- +goose StatementEnd
+
+-- The objects that exist. The recorded directories, and the ranges between them, are ranges of the
+-- primary key of rowkeeper_live: OFFSET 0 leaves the planner no other way to join. In a directory that is not recorded, the path tells what it can if
+-- it is as kube-apiserver makes it: /registry, a group if that has a dot, the resource, a namespace
+-- if there is one, the name. seg is an array of what follows /registry, and n its length; lead is
+-- how many of that name the resource. Keys that begin with so many bytes 255 are left out, and so
+-- are those of Rowkeeper's own records. A query that asks for nothing of the log does not read it.
+CREATE VIEW rowkeeper_objects AS
+SELECT k.store, k."group", k.resource, k.namespace, k.name, rowkeeper_json(g.value) #>> '{metadata,uid}' AS uid,
+       k.revision, rowkeeper_time(rowkeeper_json(g.value) #>> '{metadata,creationTimestamp}') AS created,
+       timestamptz 'epoch' + g.time * interval '1 microsecond' AS updated,
+       rowkeeper_json(g.value) #> '{metadata,labels}' AS labels, rowkeeper_json(g.value) AS object, length(g.value) AS size, k.directory, k.path
+FROM (
+    SELECT store_id, store, id, CASE WHEN id < 0 THEN -id >> 9 ELSE id END AS revision, directory, path, "group", resource,
+           CASE WHEN strpos(rest, '/') > 0 THEN split_part(rest, '/', 1) END AS namespace,
+           substr(rest, strpos(rest, '/') + 1) AS name
+    FROM (
+        SELECT s.id AS store_id, s.name AS store, l.revision AS id, r.directory, r."group", r.resource, encode(l.key, 'escape') AS path,
+               substr(encode(l.key, 'escape'), length(r.directory) + 1) AS rest
+        FROM rowkeeper_store s
+        JOIN rowkeeper_resource r ON r.store = s.id
+        CROSS JOIN LATERAL (
+            SELECT key, revision FROM rowkeeper_live WHERE store = r.store AND key >= r.first AND key < r.beyond OFFSET 0
+        ) l
+        WHERE s.epoch > 0
+    ) recorded
+    UNION ALL
+    SELECT store_id, store, id, CASE WHEN id < 0 THEN -id >> 9 ELSE id END, NULL, path,
+           CASE WHEN n - lead NOT IN (1, 2) THEN NULL WHEN strpos(seg[1], '.') > 0 THEN seg[1]
+                WHEN lead = 2 OR seg[1] = 'minions' THEN '' END,
+           CASE WHEN n - lead NOT IN (1, 2) THEN NULL WHEN strpos(seg[1], '.') > 0 THEN seg[2]
+                WHEN lead = 2 THEN replace(seg[2], 'specs', 'services')
+                WHEN seg[1] = 'minions' THEN 'nodes' ELSE seg[1] END,
+           CASE WHEN n - lead = 2 THEN seg[lead + 1] END,
+           CASE WHEN n - lead IN (1, 2) THEN seg[n] ELSE path END
+    FROM (
+        SELECT store_id, store, id, path, seg, cardinality(seg) AS n,
+               CASE WHEN strpos(seg[1], '.') > 0 OR seg[1] = 'services' AND seg[2] IN ('specs', 'endpoints')
+                    THEN 2 ELSE 1 END AS lead
+        FROM (
+            SELECT s.id AS store_id, s.name AS store, l.revision AS id, encode(l.key, 'escape') AS path,
+                   CASE WHEN substring(l.key FROM 1 FOR 10) = '/registry/'
+                        THEN string_to_array(substr(encode(l.key, 'escape'), 11), '/') END AS seg
+            FROM (
+                SELECT s.id AS store, ''::bytea AS first,
+                       coalesce((SELECT r.first FROM rowkeeper_resource r WHERE r.store = s.id ORDER BY r.first LIMIT 1),
+                                '\xffffffffffffffffffffffffffffffff'::bytea) AS beyond
+                FROM rowkeeper_store s
+                UNION ALL
+                SELECT store, beyond, lead(first, 1, '\xffffffffffffffffffffffffffffffff'::bytea) OVER (PARTITION BY store ORDER BY first)
+                FROM rowkeeper_resource
+            ) x
+            JOIN rowkeeper_store s ON s.id = x.store
+            CROSS JOIN LATERAL (
+                SELECT key, revision FROM rowkeeper_live WHERE store = x.store AND key >= x.first AND key < x.beyond OFFSET 0
+            ) l
+            WHERE s.epoch > 0 AND NOT (l.key >= 'rowkeeper/' AND l.key < 'rowkeeper0')
+        ) between_them
+    ) derived
+) k
+LEFT JOIN rowkeeper_log g ON g.store = k.store_id AND g.revision = k.id;
+
+-- The revisions that the log has, and which of them are deletions. The directory of a key is the
+-- last one that begins before it, if it does not end before it, too.
+CREATE VIEW rowkeeper_history AS
+SELECT s.name AS store,
+       CASE WHEN k.directory IS NOT NULL THEN k."group" WHEN k.n - k.lead NOT IN (1, 2) THEN NULL
+            WHEN strpos(k.seg[1], '.') > 0 THEN k.seg[1]
+            WHEN k.lead = 2 OR k.seg[1] = 'minions' THEN '' END AS "group",
+       CASE WHEN k.directory IS NOT NULL THEN k.resource WHEN k.n - k.lead NOT IN (1, 2) THEN NULL
+            WHEN strpos(k.seg[1], '.') > 0 THEN k.seg[2]
+            WHEN k.lead = 2 THEN replace(k.seg[2], 'specs', 'services')
+            WHEN k.seg[1] = 'minions' THEN 'nodes' ELSE k.seg[1] END AS resource,
+       CASE WHEN strpos(k.rest, '/') > 0 THEN split_part(k.rest, '/', 1)
+            WHEN k.n - k.lead = 2 THEN k.seg[k.lead + 1] END AS namespace,
+       CASE WHEN k.directory IS NOT NULL THEN substr(k.rest, strpos(k.rest, '/') + 1)
+            WHEN k.n - k.lead IN (1, 2) THEN k.seg[k.n] ELSE k.path END AS name,
+       rowkeeper_json(k.value) #>> '{metadata,uid}' AS uid, CASE WHEN k.id < 0 THEN -k.id >> 9 ELSE k.id END AS revision,
+       timestamptz 'epoch' + k.time * interval '1 microsecond' AS time, k.verb,
+       rowkeeper_json(k.value) #> '{metadata,labels}' AS labels, rowkeeper_json(k.value) AS object, length(k.value) AS size, k.directory, k.path
+FROM (
+    SELECT *, cardinality(seg) AS n,
+           CASE WHEN strpos(seg[1], '.') > 0 OR seg[1] = 'services' AND seg[2] IN ('specs', 'endpoints')
+                THEN 2 ELSE 1 END AS lead
+    FROM (
+        SELECT g.store, g.revision AS id, g.time, g.value, r.directory, r."group", r.resource, encode(g.key, 'escape') AS path,
+               CASE WHEN g.deleted THEN 'delete' WHEN g.prev_revision = 0 THEN 'create' ELSE 'update' END AS verb,
+               substr(encode(g.key, 'escape'), length(r.directory) + 1) AS rest,
+               CASE WHEN r.directory IS NULL AND substring(g.key FROM 1 FOR 10) = '/registry/'
+                    THEN string_to_array(substr(encode(g.key, 'escape'), 11), '/') END AS seg
+        FROM rowkeeper_log g LEFT JOIN rowkeeper_resource r
+          ON r.store = g.store AND g.key < r.beyond
+         AND r.first = (SELECT d.first FROM rowkeeper_resource d WHERE d.store = g.store AND d.first <= g.key ORDER BY d.first DESC LIMIT 1)
+        WHERE g.key > '' AND NOT (g.key >= 'rowkeeper/' AND g.key < 'rowkeeper0')
+    ) found
+) k
+JOIN rowkeeper_store s ON s.id = k.store AND s.epoch > 0;

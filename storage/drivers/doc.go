@@ -30,6 +30,7 @@
 //	snapshot.go     Snapshot: begins it
 //	errors.go       what an error means
 //	poll.go         one statement for the heads of many stores; SQLite: has the file changed?
+//	query.go        runs a statement of a user, which can only read
 //
 // The package storage/internal/sqlkit has what these have in common: the reads, the methods of a
 // transaction and of a snapshot over tables of statements, the loop that takes a connection which
@@ -48,7 +49,7 @@
 //
 //   - a package beside sqlite, postgres and mysql, with the files above
 //   - a folder in migrations, with a list of migrations like migrations.SQLite, and a locker if the
-//     database needs one
+//     database needs one; the views that docs/reference/sql.md promises are a part of it
 //   - one line in drivers.go
 //   - a kind in pkg/support/test/programs, its starter in pkg/support/test/dbserver and
 //     in hack/bench, and a line in the lists of drivers of storage/internal/test/dbtest and

@@ -161,7 +161,7 @@ var advice = map[uint16]string{
 	1130: "the server has no account for connections from this host: create one for it, such as " +
 		"'user'@'%'",
 	1142: "the account lacks a privilege: it needs SELECT, INSERT, UPDATE and DELETE on the " +
-		"database, for migrations also CREATE, ALTER, INDEX and DROP",
+		"database, for migrations also CREATE, ALTER, INDEX, DROP and CREATE VIEW",
 	1820: "the account's password has expired: set one by ALTER USER … IDENTIFIED BY",
 	1862: "the account's password has expired: set one by ALTER USER … IDENTIFIED BY",
 	3118: "the account is locked: unlock it by ALTER USER … ACCOUNT UNLOCK",

@@ -208,6 +208,8 @@ func Statements(store int, keys int64) []Statement {
 		{"erase live", fmt.Sprintf(eraseLive, many), nil, 3 * many},
 		{"erase log", fmt.Sprintf(eraseLog, head, many), nil, 3 * many},
 		{"erase aborted", eraseAborted, nil, 1},
+		{"erase directories", eraseDirectories, nil, 1},
+		{"directories", selectDirectories, nil, 1},
 		{"renew", renewStore, nil, 1},
 		{"growth", selectGrowth, []any{head - 1000, -512 * (head - 999)}, 2000},
 		{"quota", selectQuota, nil, 1},

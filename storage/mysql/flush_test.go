@@ -16,7 +16,7 @@ import (
 // go on when it is done. The timeouts are far longer than the test waits.
 func TestReadLock(t *testing.T) {
 	const tables = "rowkeeper_aborted %, rowkeeper_lease %, rowkeeper_live %, rowkeeper_log %, " +
-		"rowkeeper_schema %, " +
+		"rowkeeper_resource %, rowkeeper_schema %, " +
 		"rowkeeper_store %"
 	backups := []struct {
 		name  string

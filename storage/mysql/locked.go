@@ -204,6 +204,7 @@ func (w *working) Erase(limit int, at contract.State) (n int, err error) {
 	x.statement(eraseLog, int64(at.Head.Revision), limit)
 	x.statement(selectDeleted)
 	x.statement(eraseAborted)
+	x.statement(eraseDirectories)
 	err = w.send(x, func(a *answers) (err error) {
 		for range 2 {
 			if err == nil {

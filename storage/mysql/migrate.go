@@ -14,8 +14,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Migrate brings the schema to the newest version. It needs CREATE, ALTER, INDEX and DROP on the
-// database besides what Open does.
+// Migrate brings the schema to the newest version. It needs CREATE, ALTER, INDEX, DROP and CREATE
+// VIEW on the database besides what Open does.
 func (opener) Migrate(ctx context.Context, url string,
 	opts contract.DriverOptions) ([]contract.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {

@@ -242,10 +242,10 @@ func TestPrivileges(t *testing.T) {
 		if err := a.QueryRow("SELECT DATABASE()").Scan(&schema); err != nil {
 			t.Fatal(err)
 		}
-		exec(t, a, fmt.Sprintf("GRANT CREATE, ALTER, INDEX, DROP ON `%s`.* TO '%s'@'%%'",
+		exec(t, a, fmt.Sprintf("GRANT CREATE, ALTER, INDEX, DROP, CREATE VIEW ON `%s`.* TO '%s'@'%%'",
 			schema, user))
 		migrate(t, limited)
-		exec(t, a, fmt.Sprintf("REVOKE CREATE, ALTER, INDEX, DROP ON `%s`.* FROM '%s'@'%%'",
+		exec(t, a, fmt.Sprintf("REVOKE CREATE, ALTER, INDEX, DROP, CREATE VIEW ON `%s`.* FROM '%s'@'%%'",
 			schema, user))
 
 		b := open(t, limited)

@@ -76,6 +76,9 @@ var inTransaction = sqlkit.TxStatements{
 	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog},
 	Renew:    renewStore,
 	SetQuota: updateQuota,
+
+	Directories:  selectDirectories,
+	PutDirectory: replaceDirectory,
 }
 
 // state are the columns of the state, and noState stands in their place in a row without one.
@@ -301,7 +304,7 @@ JOIN (SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0)
              CAST(COALESCE(SUM(t.data_length + t.index_length), 0) AS SIGNED) AS live
       FROM information_schema.tables t
       WHERE t.table_schema = DATABASE()
-        AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease')) z
+        AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource')) z
 WHERE s.id = $store`
 
 // selectUsage reads all live rows of the store, and measures the value of each by the primary key
@@ -620,6 +623,24 @@ STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.re
 const eraseAborted = `
 DELETE FROM rowkeeper_aborted
 WHERE store = $store`
+
+// eraseDirectories removes the recorded directories of the store, by primary key.
+const eraseDirectories = `
+DELETE FROM rowkeeper_resource
+WHERE store = $store`
+
+// selectDirectories walks the recorded directories of the store, of which there is one for each
+// resource, by primary key.
+const selectDirectories = `
+SELECT r.directory, r.group, r.resource, r.scope
+FROM rowkeeper_resource r FORCE INDEX (PRIMARY)
+WHERE r.store = $store`
+
+// replaceDirectory finds a directory by its primary key.
+const replaceDirectory = `
+REPLACE INTO rowkeeper_resource
+        (store, directory, rowkeeper_resource.group, resource, scope, first, beyond)
+VALUES ($store, %s, %s, %s, %s, %s, %s)`
 
 // renewStore makes the store's row that of another store.
 const renewStore = `

@@ -140,6 +140,8 @@ func missing(e *pgconn.PgError) string {
 	switch {
 	case strings.HasPrefix(e.Message, "permission denied for schema"):
 		return schema
+	case strings.HasPrefix(e.Message, "permission denied for language"):
+		return "for migrations grant it USAGE ON LANGUAGE plpgsql"
 	case strings.HasPrefix(e.Message, "permission denied for table"):
 		return tables
 	case strings.HasPrefix(e.Message, "must be owner"):

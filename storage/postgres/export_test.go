@@ -36,7 +36,8 @@ func Statements() []Statement {
 		{"record_boot", sqlRecordBoot, true}, {"size", sqlSize, false},
 		{"usage", sqlUsage, false}, {"erase", sqlErase, true}, {"renew", sqlRenew, true},
 		{"growth", sqlGrowth, false}, {"quota", sqlQuota, false}, {"set_quota", sqlSetQuota, true},
-		{"everywhere", sqlEverywhere, false},
+		{"everywhere", sqlEverywhere, false}, {"directories", sqlDirectories, true},
+		{"put_directory", sqlPutDirectory, true},
 	}
 	for _, s := range writingStatements {
 		if s.name != begin.name && s.name != commit.name {

@@ -55,6 +55,7 @@ FROM (VALUES ('rowkeeper_log', 'SELECT'), ('rowkeeper_log', 'INSERT'), ('rowkeep
              ('rowkeeper_store', 'SELECT'), ('rowkeeper_store', 'UPDATE'),
              ('rowkeeper_aborted', 'SELECT'), ('rowkeeper_aborted', 'INSERT'), ('rowkeeper_aborted', 'DELETE'),
              ('rowkeeper_lease', 'SELECT'), ('rowkeeper_lease', 'INSERT'), ('rowkeeper_lease', 'UPDATE'), ('rowkeeper_lease', 'DELETE'),
+             ('rowkeeper_resource', 'SELECT'), ('rowkeeper_resource', 'INSERT'), ('rowkeeper_resource', 'UPDATE'), ('rowkeeper_resource', 'DELETE'),
              ('rowkeeper_schema', 'SELECT')) AS needed (name, privilege)
 WHERE NOT has_table_privilege(name, privilege)`
 

@@ -105,6 +105,8 @@ var inTransaction = sqlkit.TxStatements{
 	Clear:             []string{sqlClear},
 	Renew:             sqlRenew,
 	SetQuota:          sqlSetQuota,
+	Directories:       sqlDirectories,
+	PutDirectory:      sqlPutDirectory,
 }
 
 // sqlState is the cheapest read.
@@ -372,7 +374,7 @@ FROM header CROSS JOIN (
     FROM (
         SELECT pg_total_relation_size(c.oid) AS total,
                coalesce(s.n_live_tup * (48 + w.width) + coalesce(t.n_live_tup, 0) * 2040, pg_total_relation_size(c.oid)) AS used
-        FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease']) AS name
+        FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource']) AS name
         JOIN pg_class c ON c.oid = to_regclass(name)
         LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
         LEFT JOIN pg_stat_all_tables t ON t.relid = c.reltoastrelid
@@ -812,9 +814,9 @@ leases AS (DELETE FROM rowkeeper_lease WHERE store = $store::integer)
 DELETE FROM rowkeeper_log WHERE store = $store::integer`)
 
 // sqlErase removes the first keys in the order of their primary key, and the oldest rows of the log
-// but for the newest one, in the order of its primary key, and all aborted tokens. It runs under
-// the commit lock, and a dropped store has no other writer. It returns how many rows it has
-// removed.
+// but for the newest one, in the order of its primary key, and all aborted tokens and directories.
+// It runs under the commit lock, and a dropped store has no other writer. It returns how many rows
+// it has removed.
 //
 // $1 limit for each of the two tables.
 var sqlErase = ofStore(`
@@ -832,6 +834,8 @@ WITH keys AS MATERIALIZED (
     DELETE FROM rowkeeper_log g USING revisions r WHERE g.store = r.store AND g.revision = r.revision RETURNING 1
 ), forgotten AS (
     DELETE FROM rowkeeper_aborted WHERE store = $store::integer
+), directories AS (
+    DELETE FROM rowkeeper_resource WHERE store = $store::integer
 )
 SELECT (SELECT count(*) FROM dead) + (SELECT count(*) FROM gone)`)
 
@@ -843,6 +847,17 @@ WHERE id = $store::integer`)
 
 // sqlSetQuota records what the store may hold. $1 objects, $2 bytes.
 var sqlSetQuota = ofStore(`UPDATE rowkeeper_store SET max_objects = $1::bigint, max_bytes = $2::bigint WHERE id = $store::integer`)
+
+// sqlDirectories walks the recorded directories of the store by the primary key. There is one for
+// each resource.
+var sqlDirectories = ofStore(`SELECT directory, "group", resource, scope FROM rowkeeper_resource WHERE store = $store::integer`)
+
+// sqlPutDirectory finds a directory by the primary key. $1 path, $2 group, $3 resource, $4 scope,
+// $5 the first key, $6 the first key beyond.
+var sqlPutDirectory = ofStore(`
+INSERT INTO rowkeeper_resource (store, directory, "group", resource, scope, first, beyond)
+VALUES ($store::integer, $1::text, $2::text, $3::text, $4::text, convert_to($5::text, 'UTF8'), convert_to($6::text, 'UTF8'))
+ON CONFLICT (store, directory) DO UPDATE SET "group" = excluded."group", resource = excluded.resource, scope = excluded.scope`)
 
 // sqlImport writes records: each is a row of the log and a live one. The primary keys of both
 // refuse what was there before.

@@ -191,6 +191,8 @@ var arguments = func() map[string]struct {
 		"growth":                 {`119501, -61185023`, 1002},
 		"quota":                  {``, 3},
 		"set_quota":              {`1, 2`, 1},
+		"directories":            {``, 1},
+		"put_directory":          {`'/a/', '', 'a', '', '/a/', '/a0'`, 1},
 		"everywhere":             {`'k/000001'`, 3010},
 		"rowkeeper_lock":         {``, 1},
 		"rowkeeper_sweep_lock":   {``, 1},
@@ -276,7 +278,7 @@ func (e explainer) check(when string, s postgres.Statement, args string, store i
 }
 
 // tiny are tables of few rows, of which the planner may read all where it is free to.
-var tiny = []string{"rowkeeper_store", "rowkeeper_aborted", "rowkeeper_schema"}
+var tiny = []string{"rowkeeper_store", "rowkeeper_aborted", "rowkeeper_resource", "rowkeeper_schema"}
 
 // run explains an execution, and undoes it.
 func (e explainer) run(call string) node {

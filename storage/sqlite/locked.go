@@ -117,7 +117,10 @@ func (w *working) Erase(limit int, _ contract.State) (n int, err error) {
 		}
 		n += w.c.Changes()
 	}
-	return n, w.Change(eraseAborted)
+	if err := w.Change(eraseAborted); err != nil {
+		return 0, err
+	}
+	return n, w.Change(eraseDirectories)
 }
 
 func (w *working) Insert(token contract.Token, at contract.State, records []contract.Record) error {

@@ -145,6 +145,10 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 	}
 	defer db.Close()
 	done, err = migrations.Up(ctx, db, migrations.SQLite, nil)
+	if err == nil {
+		// SQL cannot tell what the file is called.
+		_, err = db.ExecContext(ctx, updateName, b.cfg.store)
+	}
 	if err == nil && moved {
 		// A log beside a file that is not fenced yet would be taken for another file's.
 		_, err = c.EmptyLog()

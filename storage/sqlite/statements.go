@@ -54,6 +54,9 @@ var inTransaction = sqlkit.TxStatements{
 	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog},
 	Renew:    renewStore,
 	SetQuota: updateQuota,
+
+	Directories:  selectDirectories,
+	PutDirectory: insertDirectory,
 }
 
 // state are the columns of the state without the clock. They come from the store row and the newest
@@ -434,11 +437,28 @@ WHERE revision IN (
 const eraseAborted = `
 DELETE FROM rowkeeper_aborted`
 
+// eraseDirectories deletes without looking at rows.
+const eraseDirectories = `
+DELETE FROM rowkeeper_resource`
+
+// selectDirectories walks the recorded directories, of which there is one for each resource.
+const selectDirectories = `
+SELECT directory, "group", resource, scope FROM rowkeeper_resource`
+
+// insertDirectory finds a directory by its primary key.
+const insertDirectory = `
+INSERT OR REPLACE INTO rowkeeper_resource (directory, "group", resource, scope, first, beyond)
+VALUES (?1, ?2, ?3, ?4, CAST(?5 AS BLOB), CAST(?6 AS BLOB))`
+
 // renewStore finds the store row by its primary key.
 const renewStore = `
 UPDATE rowkeeper_store
 SET identity = lower(hex(randomblob(16))), fingerprint = NULL, boot = NULL, max_objects = 0, max_bytes = 0
 WHERE id = 1`
+
+// updateName finds the store row by its primary key, and writes nothing if the name is right.
+const updateName = `
+UPDATE rowkeeper_store SET name = ?1 WHERE id = 1 AND name <> ?1`
 
 const updateQuota = `
 UPDATE rowkeeper_store SET max_objects = ?1, max_bytes = ?2 WHERE id = 1`

@@ -124,7 +124,13 @@ var plans = map[string]struct{ text, plan string }{
 	"eraseLog": {eraseLog, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); LIST " +
 		"SUBQUERY; SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid<?); SCALAR SUBQUERY; " +
 		"SEARCH rowkeeper_log; "},
-	"eraseAborted": {eraseAborted, ""},
+	"eraseAborted":     {eraseAborted, ""},
+	"eraseDirectories": {eraseDirectories, ""},
+	// It scans the directories, one for each resource.
+	"selectDirectories": {selectDirectories, "SCAN rowkeeper_resource; "},
+	"insertDirectory":   {insertDirectory, ""},
+	"updateName": {updateName, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
+		"(rowid=?); "},
 	"renewStore": {renewStore, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
 		"(rowid=?); "},
 	"updateQuota": {updateQuota, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +

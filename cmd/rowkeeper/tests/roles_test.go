@@ -16,7 +16,13 @@ import (
 // documentedGrants are the statements of deploy/OPERATIONS.md for a kind of database.
 func documentedGrants(t *testing.T, kind string) []string {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "OPERATIONS.md"))
+	return statementsOf(t, filepath.Join("deploy", "OPERATIONS.md"), kind)
+}
+
+// statementsOf are those of the block of a page that begins with a comment.
+func statementsOf(t *testing.T, name, kind string) []string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,6 +41,67 @@ func documentedGrants(t *testing.T, kind string) []string {
 	}
 	t.Fatalf("the page has no statements for %s", kind)
 	return nil
+}
+
+// A role that has the rights which the page on SQL gives it can ask the views, and do nothing else.
+func TestDocumentedReader(t *testing.T) {
+	_, urls := databaseURLs(t, t.TempDir())
+	for _, kind := range programs.Servers() {
+		kind := string(kind)
+		if urls[kind] == "" {
+			continue // databaseURLs has said why
+		}
+		t.Run(kind, func(t *testing.T) {
+			dir, owner := t.TempDir(), urls[kind]
+			rowkeeper := func(args ...string) result {
+				return run(t, dir, "", nil, rowkeeperProgram, args...)
+			}
+			db := openSQL(t, owner)
+			u, err := url.Parse(owner)
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.User = url.UserPassword("reader", "reader-s3cret")
+			limited, documented := u.String(), "mysql"
+			statements := []string{`CREATE USER 'reader'@'%' IDENTIFIED BY 'reader-s3cret'`}
+			if kind == "postgres" {
+				documented = kind
+				statements = []string{`CREATE ROLE reader LOGIN PASSWORD 'reader-s3cret'`}
+			}
+			if r := rowkeeper("migrate", "up", "--database="+owner); r.code != 0 {
+				t.Fatal(r.stderr)
+			}
+			for _, statement := range append(statements, statementsOf(t,
+				filepath.Join("docs", "reference", "sql.md"), documented+" reader")...) {
+				if _, err := db.ExecContext(t.Context(), statement); err != nil {
+					t.Fatalf("%s: %v", statement, err)
+				}
+			}
+			prefix := fmt.Sprintf("--storage-prefix=/test-%d", prefixes.Add(1))
+			s := start(t, dir, "--database="+owner, prefix)
+			s.ok(t, manifest("one", "make"), "create", "-f", "-")
+			for _, view := range []string{"rowkeeper_objects", "rowkeeper_history"} {
+				// The server records in the background where it has the pipelines.
+				eventually(t, view+" has the pipeline", func() bool {
+					r := rowkeeper("sql", "SELECT v.resource, v.name, r.scope FROM "+view+" v "+
+						"JOIN rowkeeper_resource r ON r.directory = v.directory "+
+						"WHERE v.\"group\" = 'ci.rowkeeper.dev'", "-o=json", "--database="+limited)
+					if r.code != 0 {
+						t.Fatalf("%s: %d %s", view, r.code, r.stderr)
+					}
+					return r.stdout == "[\n {\"resource\": \"pipelines\", \"name\": \"one\", "+
+						"\"scope\": \"Namespaced\"}\n]\n"
+				})
+			}
+			limitedDB := openSQL(t, limited)
+			for _, statement := range []string{"DELETE FROM rowkeeper_live", "CREATE TABLE other (x int)",
+				"UPDATE rowkeeper_store SET compacted = 0", "DELETE FROM rowkeeper_resource"} {
+				if _, err := limitedDB.ExecContext(t.Context(), statement); err == nil {
+					t.Errorf("the role may %s", statement)
+				}
+			}
+		})
+	}
 }
 
 // A server works with the rights that the documentation gives to its role, and with one less it

@@ -598,12 +598,17 @@ type Tx interface {
 	// Clear removes all rows of log, live and lease.
 	Clear() error
 	// Erase removes at most limit (> 0) rows of live, and as many of the log, of which it leaves
-	// the newest one, and all aborted tokens. It returns how many rows of live and log it removed.
+	// the newest one, and all aborted tokens and directories. It returns how many rows of live and
+	// log it removed.
 	Erase(limit int) (int, error)
 	// Renew gives the store another identity, and forgets its fingerprint, its boot and its quota.
 	Renew() error
 	// SetQuota records what the store may hold.
 	SetQuota(Quota) error
+	// Directories reads the recorded directories, in no particular order.
+	Directories() ([]Directory, error)
+	// PutDirectories records directories, in the place of those with the same paths.
+	PutDirectories([]Directory) error
 	// Insert writes a row of the log and a live row for each record that write hands to it. A key
 	// that comes twice is an error of class [Data]. Errors of write are returned as they are.
 	Insert(token Token, write func(each func(*Record) error) error) error

@@ -24,8 +24,8 @@
 // for as short a time as the database allows. The backend calls the rules there. All other
 // transactions are rare, and are written here once for all backends: each holds the lock
 // ([Backend.Locked]) and applies a rule. These are [ResolveGroup], [RaiseCompacted], [StartEpoch],
-// [RecordFingerprint], [Import.Into], [Drop], [CreateStore], [SetQuota], and what grants, renews
-// and ends leases (lease.go). [SweepBatch] plans without the lock.
+// [RecordFingerprint], [Import.Into], [Drop], [CreateStore], [SetQuota], [RecordDirectories], and
+// what grants, renews and ends leases (lease.go). [SweepBatch] plans without the lock.
 //
 // The tables, the invariants I1 to I7 and why they hold are in the documentation of mvcc.
 package contract

@@ -35,6 +35,13 @@ type Driver interface {
 	CreateStore(ctx context.Context, url string, opts DriverOptions) (created bool, err error)
 	// Stores lists the names of the stores that were not dropped, in order.
 	Stores(ctx context.Context, url string, opts DriverOptions) ([]string, error)
+	// Query runs a statement that [Query.Check] takes, in a transaction that the database lets only
+	// read. It calls each for the rows, with the names of the columns, until it returns an error,
+	// which Query returns as it is. Without rows, it calls each once, with no values. A value is
+	// nil, a number, a bool, a time, a string, or []byte for text or bytes. It is valid until each
+	// returns.
+	Query(ctx context.Context, url string, opts DriverOptions, q Query,
+		each func(columns []string, values []any) error) error
 }
 
 // Database is a database that a process is connected to. Its backends share what they can:

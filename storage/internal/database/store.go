@@ -262,6 +262,18 @@ func Stores(ctx context.Context, c Config) ([]string, error) {
 	return driver.Stores(ctx, c.URL, c.driverOptions())
 }
 
+// Query runs a statement that reads, and calls each for the rows until it returns an error. Without
+// rows it calls each once, with no values. Values are those of [contract.Driver].
+func Query(ctx context.Context, c Config, q contract.Query,
+	each func(columns []string, values []any) error) error {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return err
+	}
+	return driver.Query(ctx, c.URL, c.driverOptions(), q, each)
+}
+
 // MeasureStore counts and measures the objects and leases of the store that Config.Store names, in
 // time that grows with their number, and reads its quota.
 func MeasureStore(ctx context.Context, c Config) (usage contract.Usage, quota contract.Quota, err error) {

@@ -32,6 +32,11 @@ func (d namedDriver) Stores(context.Context, string, contract.DriverOptions) ([]
 	return nil, errors.New("listed the stores by " + string(d))
 }
 
+func (namedDriver) Query(context.Context, string, contract.DriverOptions, contract.Query,
+	func([]string, []any) error) error {
+	return nil
+}
+
 func TestOpenPicksTheDriver(t *testing.T) {
 	both := []contract.Driver{namedDriver("red"), namedDriver("blue")}
 	for name, test := range map[string]struct {

@@ -30,6 +30,8 @@
 //     attaches no key to a lease does not read it.
 //   - store: one row for each store: name, identity, epoch, fingerprint, boot, compacted, swept.
 //     Locking this row is the commit lock. A commit does not update it.
+//   - resource: one row for each directory of keys whose resource is known. Only the views for SQL
+//     read it; see directory.go of the contract.
 //   - aborted: tokens of groups that were declared "not done" after an unknown outcome, each with
 //     the revision that its group had seen. When compaction has passed that revision, the sweep
 //     removes it.
@@ -220,10 +222,10 @@
 //  2. Engine.fencing. Engine.Close takes it last and keeps it. Its holder calls what
 //     [Engine.BeforeAdopting] has set, which uses no other lock of this list.
 //
-// All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,
-// announcer, deltas, ahead, left, rowCache, Polls, tailer, lock, Metrics and Event.memoMu. They may
-// be taken while a lock is held. No code that holds one calls a Backend, waits, or takes another,
-// but for three: the hub counts, and hands its events to the cache, while it is locked, and so
-// Metrics.mu and rowCache.mu come after hub.mu; and a round is made while Polls.mu is held, so
-// tailer.mu comes after it.
+// All others are mutexes, each named mu or after what it guards: those of hub, queue, directories,
+// coalescer, announcer, deltas, ahead, left, rowCache, Polls, tailer, lock, Metrics and
+// Event.memoMu. They may be taken while a lock is held. No code that holds one calls a Backend,
+// waits, or takes another, but for three: the hub counts, and hands its events to the cache, while
+// it is locked, and so Metrics.mu and rowCache.mu come after hub.mu; and a round is made while
+// Polls.mu is held, so tailer.mu comes after it.
 package mvcc

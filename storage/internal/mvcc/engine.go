@@ -141,6 +141,8 @@ type Engine struct {
 	undo   *undo
 	ahead  *ahead
 	left   *left
+	// directories are those that are to be recorded.
+	directories directories
 	// identity is that of the store when it was opened.
 	identity string
 	// fencing is held while the history is looked into or changed: only its holder calls adopt.
@@ -328,6 +330,7 @@ func (s *Engine) Close() error {
 		timer.Stop()
 		s.commitCancel()
 		s.hub.close(contract.ErrClosed)
+		s.directories.close()
 		s.cancel()
 		s.background.Wait()
 		s.heads.close()

@@ -22,7 +22,8 @@ type Conn interface {
 	// Insert writes a row of the log, at the time of the state, and a live row for each record.
 	Insert(token contract.Token, at contract.State, records []contract.Record) error
 	// Erase removes at most limit live rows, and as many log rows before the head of the state, and
-	// all aborted tokens. It returns how many live rows and log rows it has removed.
+	// all aborted tokens and directories. It returns how many live rows and log rows it has
+	// removed.
 	Erase(limit int, at contract.State) (int, error)
 	// Fingerprint is that of the database to which the connection leads.
 	Fingerprint() string
@@ -67,6 +68,11 @@ type TxStatements struct {
 	Renew string
 	// SetQuota records the quota. Parameters: objects, bytes.
 	SetQuota string
+	// Directories reads the recorded directories. Columns: path, group, resource, scope.
+	Directories string
+	// PutDirectory records a directory. Parameters: path, group, resource, scope, the first key,
+	// and the first key beyond, all as text.
+	PutDirectory string
 }
 
 // View implements [contract.Snapshot] on a connection.
@@ -199,6 +205,28 @@ func (t *Tx) Renew() error { return t.conn.Change(t.sql.Renew) }
 // SetQuota implements [contract.Tx].
 func (t *Tx) SetQuota(q contract.Quota) error {
 	return t.conn.Change(t.sql.SetQuota, q.Objects, q.Bytes)
+}
+
+// Directories implements [contract.Tx].
+func (t *Tx) Directories() (found []contract.Directory, err error) {
+	err = t.conn.Select(&Read{What: "read the directories", SQL: t.sql.Directories, Columns: 4},
+		func(c Cursor) error {
+			found = append(found, contract.Directory{Path: c.Key(0), Group: string(c.Key(1)),
+				Resource: string(c.Key(2)), Scope: string(c.Key(3))})
+			return nil
+		})
+	return found, err
+}
+
+// PutDirectories implements [contract.Tx].
+func (t *Tx) PutDirectories(directories []contract.Directory) error {
+	for _, d := range directories {
+		if err := t.conn.Change(t.sql.PutDirectory, string(d.Path), d.Group, d.Resource, d.Scope,
+			string(d.Path), string(d.Beyond())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Insert implements [contract.Tx]. It gathers records to as many as a commit group may have.

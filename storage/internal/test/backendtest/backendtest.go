@@ -81,6 +81,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Subject) {
 		{name: "Size", run: testSize},
 		{name: "Usage", run: testUsage},
 		{name: "Quota", run: testQuota},
+		{name: "Directories", run: testDirectories},
 		{name: "Drop", run: testDrop},
 		{name: "Model", run: testModel},
 		{name: "LastTransactions", run: testLastTransactions},

@@ -1,8 +1,10 @@
 package backendtest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
@@ -73,6 +75,53 @@ func testQuota(f *fixture) {
 			f.Errorf("the quota is %+v at %+v, want %+v", q, st, want)
 		}
 		f.must(contract.SetQuota(f.ctx, f.b, contract.Quota{}))
+	}
+}
+
+// testDirectories: the recorded directories are those that were put, the last ones by their paths.
+func testDirectories(f *fixture) {
+	got := func() (found []contract.Directory) {
+		f.Helper()
+		f.must(f.b.Locked(f.ctx, contract.LockOptions{}, func(tx contract.Tx) (err error) {
+			found, err = tx.Directories()
+			return err
+		}))
+		slices.SortFunc(found, func(a, b contract.Directory) int { return cmp.Compare(a.Path, b.Path) })
+		return found
+	}
+	if found := got(); len(found) > 0 {
+		f.Errorf("an empty store has the directories %+v", found)
+	}
+	epoch := f.seen.Epoch
+	pods := contract.Directory{Path: "/registry/pods/", Resource: "pods"}
+	leases := contract.Directory{Path: "/it's/", Group: "coordination.k8s.io", Resource: "leases",
+		Scope: contract.Namespaced}
+	for _, served := range [][]contract.Directory{{pods, leases}, {pods}, {leases}} {
+		st, err := contract.RecordDirectories(f.ctx, f.b, epoch, served)
+		f.must(err)
+		if st.Head != f.seen {
+			f.Errorf("the state is %+v, want %+v", st, f.seen)
+		}
+		if found := got(); !slices.Equal(found, []contract.Directory{leases, pods}) {
+			f.Errorf("the directories are %+v", found)
+		}
+	}
+	pods.Scope = contract.Namespaced
+	if _, err := contract.RecordDirectories(f.ctx, f.b, epoch+1,
+		[]contract.Directory{pods}); err != nil || slices.Contains(got(), pods) {
+		f.Errorf("another epoch has recorded %+v, %v", got(), err)
+	}
+	_, err := contract.RecordDirectories(f.ctx, f.b, epoch, []contract.Directory{pods})
+	f.must(err)
+	if found := got(); !slices.Equal(found, []contract.Directory{leases, pods}) {
+		f.Errorf("the directories are %+v", found)
+	}
+	f.must(f.b.Locked(f.ctx, contract.LockOptions{}, func(tx contract.Tx) error {
+		_, err := tx.Erase(1)
+		return err
+	}))
+	if found := got(); len(found) > 0 {
+		f.Errorf("after a drop there are the directories %+v", found)
 	}
 }
 

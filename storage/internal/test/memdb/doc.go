@@ -11,7 +11,7 @@
 // The package shows authors of drivers what a driver does, without SQL. Its files have the names of
 // the real drivers' files:
 //
-//	tables.go       the five tables, as slices, and what statements do to them
+//	tables.go       the six tables, as slices, and what statements do to them
 //	driver.go       the database itself, and opening
 //	transaction.go  the commit lock, and transactions under it
 //	commit.go       the commit of a group

@@ -79,3 +79,9 @@ func (d *Database) Connect(_ context.Context, _ string,
 func (d *Database) Open(o contract.DriverOptions) *Backend {
 	return &Backend{d: d, timeout: o.Timeout}
 }
+
+// Query implements [contract.Driver].
+func (d *Database) Query(context.Context, string, contract.DriverOptions, contract.Query,
+	func([]string, []any) error) error {
+	return contract.Errorf(contract.Invalid, "a database in memory takes no SQL")
+}

@@ -116,6 +116,7 @@ func (x *tx) Erase(limit int) (int, error) {
 	keys, parts := min(limit, len(x.t.live)), min(limit, len(x.t.parts))
 	rows := min(limit-parts, len(x.t.log)-1)
 	x.t.live, x.t.log, x.t.parts, x.t.aborted = x.t.live[keys:], x.t.log[rows:], x.t.parts[parts:], nil
+	x.t.directories = nil
 	return keys + parts + rows, nil
 }
 
@@ -129,6 +130,18 @@ func (x *tx) Renew() error {
 func (x *tx) SetQuota(q contract.Quota) error {
 	x.changed = true
 	x.t.store.quota = q
+	return nil
+}
+
+func (x *tx) Directories() ([]contract.Directory, error) { return x.t.directories, nil }
+
+func (x *tx) PutDirectories(directories []contract.Directory) error {
+	x.changed = true
+	all := slices.Clone(x.t.directories)
+	for _, d := range directories {
+		all = slices.DeleteFunc(all, func(o contract.Directory) bool { return o.Path == d.Path })
+	}
+	x.t.directories = append(all, directories...)
 	return nil
 }
 

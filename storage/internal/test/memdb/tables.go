@@ -22,7 +22,9 @@ type tables struct {
 	leases []contract.LeaseRow
 	// aborted is in the order of recording.
 	aborted []abortedRow
-	store   storeRow
+	// directories are never changed: versions may share them.
+	directories []contract.Directory
+	store       storeRow
 }
 
 type liveRow struct {

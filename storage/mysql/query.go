@@ -1,0 +1,62 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
+)
+
+// Query implements [contract.Driver]. Double quotes are those of names, as in the other databases.
+func (opener) Query(ctx context.Context, url string, opts contract.DriverOptions, q contract.Query,
+	each func(columns []string, values []any) error) error {
+	if err := q.Check(); err != nil {
+		return err
+	}
+	var callers error
+	err := administering(url, opts, "run the statement", func(_ *server, db *sql.DB) error {
+		limit, err := timeLimit(ctx, db, q)
+		if err != nil {
+			return err
+		}
+		first := []string{limit, "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ANSI_QUOTES'",
+			"START TRANSACTION READ ONLY"}
+		return sqlkit.Query(ctx, db, first, q, late, func(columns []string, values []any) error {
+			callers = each(columns, values)
+			return callers
+		})
+	})
+	if callers != nil {
+		return callers
+	}
+	return err
+}
+
+// late tells whether the server has ended a statement since it took too long. The errors are those
+// of MySQL and of MariaDB.
+func late(err error) bool {
+	var e *mysql.MySQLError
+	return errors.As(err, &e) && (e.Number == 3024 || e.Number == 1969)
+}
+
+// timeLimit is the statement by which the server ends what takes too long. Servers differ in it.
+func timeLimit(ctx context.Context, db *sql.DB, q contract.Query) (string, error) {
+	c, err := db.Conn(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	f, err := factsOf(c)
+	if err != nil {
+		return "", err
+	}
+	if f.mariadb {
+		return fmt.Sprintf("SET SESSION max_statement_time = %f", q.Timeout.Seconds()), nil
+	}
+	return fmt.Sprintf("SET SESSION max_execution_time = %d", q.Timeout.Milliseconds()), nil
+}
