@@ -156,11 +156,11 @@ type lockstep struct {
 }
 
 // both makes a request of both servers, which gives its answer.
-func both[Req, Res proto.Message](l *lockstep, r Req, call func(*grpc.ClientConn, context.Context,
+func both[Req, Res proto.Message](l *lockstep, r Req, call func(context.Context, *grpc.ClientConn,
 	Req) (Res, error)) (res Res, ok bool) {
 	l.Helper()
-	want, wantErr := call(l.etcd.ActiveConnection(), l.Context(), r)
-	got, err := call(l.ours.ActiveConnection(), l.Context(), r)
+	want, wantErr := call(l.Context(), l.etcd.ActiveConnection(), r)
+	got, err := call(l.Context(), l.ours.ActiveConnection(), r)
 	if status.Code(wantErr) != status.Code(err) ||
 		status.Convert(wantErr).Message() != status.Convert(err).Message() {
 		l.Errorf("%v\netcd:   %v\nhere:   %v", r, wantErr, err)
@@ -177,11 +177,11 @@ func both[Req, Res proto.Message](l *lockstep, r Req, call func(*grpc.ClientConn
 	return want, true
 }
 
-func ranged(c *grpc.ClientConn, ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+func ranged(ctx context.Context, c *grpc.ClientConn, r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	return pb.NewKVClient(c).Range(ctx, r)
 }
 
-func transacted(c *grpc.ClientConn, ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+func transacted(ctx context.Context, c *grpc.ClientConn, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	return pb.NewKVClient(c).Txn(ctx, r)
 }
 
@@ -270,7 +270,7 @@ func (l *lockstep) compact() {
 	l.Helper()
 	at := l.revision - 50
 	both(l, &pb.CompactionRequest{Revision: at, Physical: l.rng.IntN(2) == 0},
-		func(c *grpc.ClientConn, ctx context.Context,
+		func(ctx context.Context, c *grpc.ClientConn,
 			r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
 			return pb.NewKVClient(c).Compact(ctx, r)
 		})
@@ -299,7 +299,7 @@ func (l *lockstep) deepest() {
 // grant grants a lease of an hour.
 func (l *lockstep) grant(id int64) {
 	l.Helper()
-	both(l, &pb.LeaseGrantRequest{ID: id, TTL: 3600}, func(c *grpc.ClientConn, ctx context.Context,
+	both(l, &pb.LeaseGrantRequest{ID: id, TTL: 3600}, func(ctx context.Context, c *grpc.ClientConn,
 		r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
 		return pb.NewLeaseClient(c).LeaseGrant(ctx, r)
 	})
@@ -309,7 +309,7 @@ func (l *lockstep) grant(id int64) {
 func (l *lockstep) revoke(id int64) {
 	l.Helper()
 	of, ok := both(l, &pb.LeaseTimeToLiveRequest{ID: id, Keys: true},
-		func(c *grpc.ClientConn, ctx context.Context,
+		func(ctx context.Context, c *grpc.ClientConn,
 			r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
 			res, err := pb.NewLeaseClient(c).LeaseTimeToLive(ctx, r)
 			if err == nil {
@@ -322,7 +322,7 @@ func (l *lockstep) revoke(id int64) {
 	if ok && len(of.Keys) > 0 {
 		l.revoked++
 	}
-	if res, ok := both(l, &pb.LeaseRevokeRequest{ID: id}, func(c *grpc.ClientConn, ctx context.Context,
+	if res, ok := both(l, &pb.LeaseRevokeRequest{ID: id}, func(ctx context.Context, c *grpc.ClientConn,
 		r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
 		return pb.NewLeaseClient(c).LeaseRevoke(ctx, r)
 	}); ok {
@@ -339,7 +339,7 @@ func (l *lockstep) step() {
 		r.Revision = max(1, l.revision-int64(l.rng.IntN(20)))
 		both(l, r, ranged)
 	case 2, 3:
-		if res, ok := both(l, l.put(), func(c *grpc.ClientConn, ctx context.Context,
+		if res, ok := both(l, l.put(), func(ctx context.Context, c *grpc.ClientConn,
 			r *pb.PutRequest) (*pb.PutResponse, error) {
 			return pb.NewKVClient(c).Put(ctx, r)
 		}); ok {
@@ -347,7 +347,7 @@ func (l *lockstep) step() {
 		}
 	case 4, 5, 6:
 		if res, ok := both(l, &pb.DeleteRangeRequest{Key: l.key(), RangeEnd: l.rangeEnd(),
-			PrevKv: l.rng.IntN(2) == 0}, func(c *grpc.ClientConn, ctx context.Context,
+			PrevKv: l.rng.IntN(2) == 0}, func(ctx context.Context, c *grpc.ClientConn,
 			r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
 			return pb.NewKVClient(c).DeleteRange(ctx, r)
 		}); ok {
