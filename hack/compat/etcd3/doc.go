@@ -4,7 +4,7 @@
 //
 // TestLockstep makes random requests of an etcd and of "rowkeeper etcd", and compares the answers
 // and all events: 3,000, or as many as ROWKEEPER_LOCKSTEP says and the test's time allows, on as
-// many pairs of servers at a time as ROWKEEPER_LOCKSTEP_PARALLEL says. A million requests on SQLite,
-// 38,801 on PostgreSQL, 62,677 on MariaDB and 45,617 on MySQL were answered as by etcd 3.7.3. They
-// took half an hour, and four minutes each, on a busy machine.
+// many pairs of servers at a time as ROWKEEPER_LOCKSTEP_PARALLEL says. A million requests on
+// SQLite, 38,801 on PostgreSQL, 62,677 on MariaDB and 45,617 on MySQL were answered as by etcd
+// 3.7.3. They took half an hour, and four minutes each, on a busy machine.
 package etcd3
