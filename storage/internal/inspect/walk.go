@@ -1,0 +1,165 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// A walk reads a table in pieces, in the order of its primary key. What its statements compare:
+//
+//   - Each live row names a row of the log, which is there, has the same key, and is no deletion.
+//     Both are read in one snapshot. A commit writes both, and a sweep never removes a row that is
+//     live, so in no snapshot is there one without the other.
+//   - No row is beyond the head, which is the log's newest row.
+//   - Revisions are dense beyond compacted: of a piece that ends at a revision, as many rows are
+//     beyond compacted as there are revisions. A fence leaps, and sets compacted to where it lands.
+//     So the rule holds whatever happens between two pieces.
+//   - No revision is there twice. The primary key sees to that, if it is there and whole.
+//   - A row replaces an earlier one.
+//   - Beyond compacted, a transaction has as many parts as the token of its last row says, and a part
+//     has its last row. At compacted and below, the sweep may have removed any of them.
+//
+// A walk keeps its place by the last key or revision of a piece, which need not be there any more.
+
+// pieceRows is how many rows a piece has.
+const pieceRows = 10000
+
+// place is where a walk is, and what it has found.
+type walk struct {
+	question Question
+	// from is where the walk begins.
+	from any
+	// next is where the piece after one begins.
+	next func(last Row) any
+	// judge judges a piece that begins after a place.
+	judge func(after any, piece Row) []Finding
+}
+
+var walks = []walk{
+	{LivePiece, []byte{}, func(r Row) any { return []byte(r["last"]) }, judgeLive},
+	{LogPiece, int64(0), func(r Row) any { return r.Int("last") }, judgeLog},
+	{PartPiece, int64(0), func(r Row) any { return r.Int("last") }, judgeParts},
+}
+
+func judgeLive(_ any, piece Row) (found []Finding) {
+	for _, wrong := range []struct{ column, name, says string }{
+		{"lost", "live-without-log", "keys have no row in the log, and so no value"},
+		{"other", "live-other-row", "keys name a row of the log that is another key's, or a deletion"},
+		{"differs", "live-differs", "keys differ from their rows of the log in the creation " +
+			"revision, the version or the lease"},
+		{"beyond", "live-beyond-head", "keys have a revision beyond the head"},
+	} {
+		if n := piece.Int(wrong.column); n > 0 {
+			found = append(found, damaged(wrong.name, fmt.Sprintf("%d %s; one is at revision %d", n,
+				wrong.says, piece.Int("example"))))
+		}
+	}
+	return found
+}
+
+func judgeLog(after any, piece Row) (found []Finding) {
+	for _, wrong := range []struct{ column, name, says string }{
+		{"twice", "revision-twice", "revisions are in the log twice"},
+		{"backwards", "log-backwards", "rows of the log replace one that is not earlier"},
+		{"incomplete", "parts-missing", "transactions lack parts"},
+	} {
+		if n := piece.Int(wrong.column); n > 0 {
+			found = append(found, damaged(wrong.name, fmt.Sprintf("%d %s; one is at revision %d", n,
+				wrong.says, piece.Int("example"))))
+		}
+	}
+	begin, last := max(after.(int64), piece.Int("compacted")), piece.Int("last")
+	if missing := last - begin - piece.Int("kept") + piece.Int("twice"); last > begin && missing > 0 {
+		found = append(found, damaged("revision-missing", fmt.Sprintf("%d revisions between %d and %d "+
+			"are not in the log", missing, begin+1, last)))
+	}
+	return found
+}
+
+func judgeParts(_ any, piece Row) (found []Finding) {
+	for _, wrong := range []struct{ column, name, says string }{
+		{"orphans", "part-alone", "parts of transactions have no last row"},
+		{"beyond", "part-beyond-head", "parts of transactions are beyond the head"},
+	} {
+		if n := piece.Int(wrong.column); n > 0 {
+			found = append(found, damaged(wrong.name, fmt.Sprintf("%d %s; one is at revision %d", n,
+				wrong.says, piece.Int("example"))))
+		}
+	}
+	return found
+}
+
+// Progress is called after each piece with what is being read, and how many rows of it were.
+type Progress func(doing string, rows int64)
+
+// consistency walks the tables. It returns what it has found, one finding of a name, and adds to
+// the facts what it could not see.
+func consistency(ctx context.Context, f *Facts, tell Progress) (found []Finding, err error) {
+	for _, w := range walks {
+		said := map[string]bool{}
+		var rows int64
+		for at := w.from; ; {
+			answer, err := f.Ask(ctx, w.question, at, int64(pieceRows))
+			if err = f.unseen(ctx, w.question, err); err != nil {
+				return found, err
+			}
+			if len(answer) == 0 {
+				break
+			}
+			piece := answer[0]
+			for _, finding := range w.judge(at, piece) {
+				if !said[finding.Name] {
+					said[finding.Name] = true
+					finding.Check = "consistency"
+					found = append(found, finding)
+				}
+			}
+			rows += piece.Int("rows")
+			tell(string(w.question), rows)
+			if piece.Int("rows") < pieceRows {
+				break
+			}
+			at = w.next(piece)
+		}
+	}
+	agree, err := f.indexesAgree(ctx, tell)
+	return append(found, agree...), err
+}
+
+// unseen notes why a question was not answered. It returns the error if no other one will be.
+func (f *Facts) unseen(ctx context.Context, q Question, err error) error {
+	switch {
+	case err == nil || errors.Is(err, ErrNoAnswer):
+		return nil
+	case ctx.Err() != nil:
+		return err
+	}
+	f.Unseen[q] = err
+	return nil
+}
+
+// indexesAgree compares the indexes with their tables, where the database can do that without
+// writing.
+func (f *Facts) indexesAgree(ctx context.Context, tell Progress) (found []Finding, err error) {
+	for i, index := range f.Indexes {
+		answer, err := f.Ask(ctx, IndexCheck, index.Table, index.Name)
+		if err != nil {
+			return found, f.unseen(ctx, IndexCheck, err)
+		}
+		tell(string(IndexCheck), int64(i+1))
+		for _, row := range answer {
+			if row["damage"] == "" {
+				continue
+			}
+			broken := damaged("index-damaged", "the index "+index.Name+" of "+index.Table+
+				" does not agree with the table: "+row["damage"])
+			broken.Check = "consistency"
+			if index.Rebuild != "" {
+				broken.Mend, broken.repair = "rowkeeper doctor --repair", []string{index.Rebuild}
+			}
+			found = append(found, broken)
+		}
+	}
+	return found, nil
+}
