@@ -37,9 +37,10 @@ func (opener) Inspect(ctx context.Context, url string, opts contract.DriverOptio
 	if err != nil {
 		return d.failed("inspect the database", err)
 	}
-	i := &inspector{database: d, conn: conn, store: opts.StoreName(), mariadb: facts.mariadb}
+	i := &inspector{database: d, conn: conn, store: opts.StoreName(), mariadb: facts.mariadb,
+		galera: facts.galera}
 	i.inspected = inspect.Database{Kind: opener{}.Name(), Where: s.cfg.String(), Store: i.store,
-		Newest: migrations.MySQL.Newest(), Indexes: indexes,
+		Newest: migrations.MySQL.Newest(), Indexes: indexesOf(facts.mariadb),
 		Analyze: "ANALYZE NO_WRITE_TO_BINLOG TABLE %s", Ask: i.ask, Repair: i.repair}
 	return f(&i.inspected)
 }
@@ -50,6 +51,7 @@ type inspector struct {
 	conn      *sql.Conn
 	store     string
 	mariadb   bool
+	galera    bool
 	inspected inspect.Database
 }
 
@@ -68,13 +70,10 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 	}
 	var all []inspect.Row
 	for _, text := range texts {
-		if i.mariadb && text.mysql || !i.mariadb && text.mariadb {
+		if text.mysql && i.mariadb || text.mariadb && !i.mariadb || text.galera && !i.galera {
 			continue
 		}
 		rows, err := i.rows(ctx, ofStore(text.sql, i.inspected.ID), args...)
-		if text.optional && err != nil && ctx.Err() == nil {
-			continue
-		}
 		if e := (*mysql.MySQLError)(nil); errors.As(err, &e) && q != inspect.Store {
 			const noTable, noBinaryLog = 1146, 1381
 			switch {
@@ -165,37 +164,39 @@ func (i *inspector) repair(ctx context.Context, statement string) error {
 	return nil
 }
 
-// indexes are those of the migrations.
-var indexes = []inspect.Index{
-	primaryKey("rowkeeper_log", "store,revision"),
-	primaryKey("rowkeeper_live", "store,key"),
-	secondIndex("rowkeeper_live"),
-	primaryKey("rowkeeper_lease", "store,id"),
-	secondIndex("rowkeeper_lease"),
-	primaryKey("rowkeeper_store", "id"),
-	primaryKey("rowkeeper_aborted", "store,token"),
-}
-
-func primaryKey(table, columns string) inspect.Index {
-	return inspect.Index{Table: table, Name: "PRIMARY", Columns: columns, Unique: true}
-}
-
-// secondIndex is the index on the expiry.
-func secondIndex(table string) inspect.Index {
-	name := table + "_expiry"
-	create := "CREATE INDEX " + name + " ON " + table + " (store, expiry)"
-	return inspect.Index{Table: table, Name: name, Columns: "store,expiry", Create: create,
-		Drop:    "DROP INDEX " + name + " ON " + table,
-		Rebuild: "ALTER TABLE " + table + " DROP INDEX " + name + ", ADD INDEX " + name + " (store, expiry)"}
+// indexesOf are those of the migrations. The servers say in different words that an index is used
+// again.
+func indexesOf(mariadb bool) []inspect.Index {
+	used := "VISIBLE"
+	if mariadb {
+		used = "NOT IGNORED"
+	}
+	primaryKey := func(table, columns string) inspect.Index {
+		return inspect.Index{Table: table, Name: "PRIMARY", Columns: columns, Unique: true}
+	}
+	expiry := func(table string) inspect.Index {
+		name := table + "_expiry"
+		return inspect.Index{Table: table, Name: name, Columns: "store,expiry",
+			Create:  "CREATE INDEX " + name + " ON " + table + " (store, expiry)",
+			Drop:    "DROP INDEX " + name + " ON " + table,
+			Rebuild: "ALTER TABLE " + table + " ALTER INDEX " + name + " " + used}
+	}
+	return []inspect.Index{
+		primaryKey("rowkeeper_log", "store,revision"),
+		primaryKey("rowkeeper_live", "store,key"),
+		expiry("rowkeeper_live"),
+		primaryKey("rowkeeper_lease", "store,id"),
+		expiry("rowkeeper_lease"),
+		primaryKey("rowkeeper_store", "id"),
+		primaryKey("rowkeeper_aborted", "store,token"),
+	}
 }
 
 // question is a statement that answers a question, or a part of it.
 type question struct {
 	sql string
-	// mariadb and mysql: only that server knows it.
-	mariadb, mysql bool
-	// optional: what it asks for is not there in all servers.
-	optional bool
+	// mariadb, mysql and galera: only that server knows it.
+	mariadb, mysql, galera bool
 }
 
 func asked(sql string) []question { return []question{{sql: sql}} }
@@ -228,7 +229,8 @@ WHERE s.name = ?`),
 	'innodb_doublewrite', 'innodb_flush_method', 'debug_no_sync', 'read_only', 'innodb_read_only', 'offline_mode', 'binlog_format',
 	'max_statement_time', 'max_execution_time', 'idle_transaction_timeout', 'idle_write_transaction_timeout', 'wait_timeout',
 	'expire_logs_days', 'binlog_expire_logs_seconds')`},
-		{sql: `SHOW GLOBAL STATUS WHERE variable_name IN ('wsrep_cluster_status', 'Rpl_semi_sync_master_status', 'Rpl_semi_sync_source_status')`},
+		{galera: true, sql: `SHOW GLOBAL STATUS WHERE variable_name = 'wsrep_cluster_status'`},
+		{sql: `SHOW GLOBAL STATUS WHERE variable_name IN ('Rpl_semi_sync_master_status', 'Rpl_semi_sync_source_status')`},
 	},
 	// Sessions of the database but this one. Their port is not told.
 	inspect.Servers: asked(`

@@ -422,13 +422,17 @@ func judgeBinaryLogs(f *Facts) (found []Finding) {
 	return found
 }
 
-// room is how much a disk should have left: a group of writes, and what compaction needs.
-const room = 64 << 20
+// A disk should have roomy bytes left, or a twentieth of it. With less than room, a group of writes
+// and what compaction needs do not fit.
+const (
+	room  = 64 << 20
+	roomy = 1 << 30
+)
 
 func judgeDisk(f *Facts) []Finding {
 	row := f.one(Disk)
 	free, total := row.Int("free"), row.Int("total")
-	if total == 0 || free > room && free > total/20 {
+	if total == 0 || free > roomy || free > room && free > total/20 {
 		return nil
 	}
 	severity := Warning
