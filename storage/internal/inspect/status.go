@@ -52,6 +52,26 @@ type Status struct {
 	// Replicas follow the database, null where the database does not know.
 	Replicas []Replica `json:"replicas"`
 	Unseen   []Unseen  `json:"unseen"`
+
+	// LastBackup and Certificates are what files say; see [Status.Print].
+	LastBackup   *BackupFile   `json:"lastBackup"`
+	Certificates []Certificate `json:"certificates"`
+}
+
+// BackupFile is a backup in a file, which was made of the store when its head was at Revision.
+type BackupFile struct {
+	File     string    `json:"file"`
+	Revision int64     `json:"revision"`
+	Objects  int64     `json:"objects"`
+	Time     time.Time `json:"time"`
+}
+
+// Certificate is a certificate in a file.
+type Certificate struct {
+	File      string    `json:"file"`
+	Subject   string    `json:"subject"`
+	NotBefore time.Time `json:"notBefore"`
+	NotAfter  time.Time `json:"notAfter"`
 }
 
 // Resource is a directory of keys, which has the objects of a resource.
@@ -197,6 +217,14 @@ func after(directory string) string {
 func (s *Status) Redacted() *Status {
 	c := *s
 	c.Where, c.Store = hidden, hidden
+	if s.LastBackup != nil {
+		backup := *s.LastBackup
+		backup.File, c.LastBackup = hidden, &backup
+	}
+	c.Certificates = slices.Clone(s.Certificates)
+	for i := range c.Certificates {
+		c.Certificates[i].File, c.Certificates[i].Subject = hidden, hidden
+	}
 	c.Resources, c.Servers = slices.Clone(s.Resources), slices.Clone(s.Servers)
 	c.Replicas, c.Unseen = slices.Clone(s.Replicas), slices.Clone(s.Unseen)
 	for i := range c.Resources {
