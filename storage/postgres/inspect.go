@@ -305,8 +305,8 @@ FROM judged`,
 	// same one. $1 ID, $2 limit.
 	inspect.PartPiece: `
 WITH piece AS MATERIALIZED (
-    SELECT revision AS id, (-revision) / 512 AS revision
-    FROM rowkeeper_log WHERE store = $store AND revision < $1::bigint ORDER BY revision DESC LIMIT $2::bigint
+    SELECT g.revision AS id, (-g.revision) / 512 AS revision
+    FROM rowkeeper_log g WHERE g.store = $store AND g.revision < $1::bigint ORDER BY g.revision DESC LIMIT $2::bigint
 ), store AS MATERIALIZED (
     SELECT s.compacted, (SELECT coalesce(max(revision), 0) FROM rowkeeper_log WHERE store = $store) AS head
     FROM rowkeeper_store s WHERE s.id = $store

@@ -237,7 +237,7 @@ FROM judged`,
 	// same one. ?1 ID, ?2 limit.
 	inspect.PartPiece: `
 WITH piece AS MATERIALIZED (
-    SELECT revision AS id, (-revision) / 512 AS revision FROM rowkeeper_log WHERE revision < ?1 ORDER BY revision DESC LIMIT ?2
+    SELECT g.revision AS id, (-g.revision) / 512 AS revision FROM rowkeeper_log g WHERE g.revision < ?1 ORDER BY g.revision DESC LIMIT ?2
 ), judged AS MATERIALIZED (
     SELECT p.id, p.revision, p.revision > (SELECT coalesce(max(revision), 0) FROM rowkeeper_log) AS beyond,
            p.revision > s.compacted AND NOT EXISTS (SELECT 1 FROM rowkeeper_log g WHERE g.revision = p.revision) AS orphan

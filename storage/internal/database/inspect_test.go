@@ -84,7 +84,7 @@ func TestHealthy(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			d := durable(t, kind, healthy(kind))
 			store := filled(t, d)
-			r := examine(t, d, inspect.Options{})
+			r := examine(t, d, inspect.Options{PieceRows: 3})
 			for _, f := range r.Findings {
 				if f.Check != "disk" { // that is this machine's
 					t.Errorf("found %+v", f)
@@ -143,7 +143,7 @@ func TestInspectionChangesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := content(t, d)
-		examine(t, d, inspect.Options{})
+		examine(t, d, inspect.Options{PieceRows: 3})
 		status, err := Status(t.Context(), inspected(d))
 		if err != nil {
 			t.Fatal(err)
@@ -301,7 +301,7 @@ func TestSpoilt(t *testing.T) {
 					u.RawQuery = q.Encode()
 					d.URL = u.String()
 				}
-				r := examine(t, d, inspect.Options{})
+				r := examine(t, d, inspect.Options{PieceRows: 3})
 				for _, name := range s.findings {
 					i := slices.IndexFunc(r.Findings, func(f inspect.Finding) bool { return f.Name == name })
 					if i < 0 {
@@ -398,7 +398,7 @@ func TestSpoiltRights(t *testing.T) {
 		}
 		u.User = url.UserPassword(role, "role-s3cret")
 		d.URL = u.String()
-		r := examine(t, d, inspect.Options{})
+		r := examine(t, d, inspect.Options{PieceRows: 3})
 		i := slices.IndexFunc(r.Findings, func(f inspect.Finding) bool { return f.Name == "right-missing" })
 		if i < 0 || !strings.Contains(r.Findings[i].Mend, "GRANT INSERT ON rowkeeper_log TO ") ||
 			!strings.Contains(r.Findings[i].Mend, role) {

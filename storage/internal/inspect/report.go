@@ -50,6 +50,8 @@ type Options struct {
 	Repair bool
 	// LongTransaction is from when on a transaction is long. Default 5 minutes.
 	LongTransaction time.Duration
+	// PieceRows is how many rows are read at a time. Default 10,000.
+	PieceRows int64
 	// Progress, if not nil, is told how far the consistency of the tables was checked.
 	Progress Progress
 }
@@ -103,11 +105,7 @@ func examine(ctx context.Context, db *Database, o Options) (*Report, error) {
 		}
 	}
 	if !o.Quick {
-		tell := o.Progress
-		if tell == nil {
-			tell = func(string, int64) {}
-		}
-		found, err := consistency(ctx, f, tell)
+		found, err := consistency(ctx, f, o)
 		if err != nil {
 			return nil, err
 		}

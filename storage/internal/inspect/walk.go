@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,10 +23,10 @@ import (
 //
 // A walk keeps its place by the last key or revision of a piece, which need not be there any more.
 
-// pieceRows is how many rows a piece has.
+// pieceRows is how many rows a piece has, if the options do not say it.
 const pieceRows = 10000
 
-// place is where a walk is, and what it has found.
+// walk is how a table is walked.
 type walk struct {
 	question Question
 	// from is where the walk begins.
@@ -95,12 +96,16 @@ type Progress func(doing string, rows int64)
 
 // consistency walks the tables. It returns what it has found, one finding of a name, and adds to
 // the facts what it could not see.
-func consistency(ctx context.Context, f *Facts, tell Progress) (found []Finding, err error) {
+func consistency(ctx context.Context, f *Facts, o Options) (found []Finding, err error) {
+	limit, tell := cmp.Or(o.PieceRows, pieceRows), o.Progress
+	if tell == nil {
+		tell = func(string, int64) {}
+	}
 	for _, w := range walks {
 		said := map[string]bool{}
 		var rows int64
 		for at := w.from; ; {
-			answer, err := f.Ask(ctx, w.question, at, int64(pieceRows))
+			answer, err := f.Ask(ctx, w.question, at, limit)
 			if err = f.unseen(ctx, w.question, err); err != nil {
 				return found, err
 			}
@@ -117,7 +122,7 @@ func consistency(ctx context.Context, f *Facts, tell Progress) (found []Finding,
 			}
 			rows += piece.Int("rows")
 			tell(string(w.question), rows)
-			if piece.Int("rows") < pieceRows {
+			if piece.Int("rows") < limit {
 				break
 			}
 			at = w.next(piece)
