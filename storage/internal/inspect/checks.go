@@ -46,25 +46,27 @@ type Check struct {
 	// Reads are the questions whose answers Judge takes.
 	Reads []Question
 	Judge func(*Facts) []Finding
+	// Of are the kinds of databases of which it says something, nil for all.
+	Of []string
 }
 
 // Checks are all of them, but for the consistency of the tables (walk.go).
 var Checks = []Check{
-	{"version", []Question{Server, Schema, Store}, judgeVersion},
-	{"rights", []Question{Rights}, judgeRights},
-	{"durability", []Question{Settings, Replication}, judgeDurability},
-	{"settings", []Question{Settings}, judgeSettings},
-	{"pooler", []Question{Server}, judgePooler},
-	{"replication", []Question{Settings, Replication}, judgeReplication},
-	{"vacuum", []Question{Settings, Tables, Purge}, judgeVacuum},
-	{"transactions", []Question{Transactions}, judgeTransactions},
-	{"locks", []Question{Locks}, judgeLocks},
-	{"binary logs", []Question{Settings, BinaryLogs}, judgeBinaryLogs},
-	{"disk", []Question{Disk}, judgeDisk},
-	{"clock", []Question{Server}, judgeClock},
-	{"indexes", []Question{Indexes}, judgeIndexes},
-	{"statistics", []Question{Tables}, judgeStatistics},
-	{"boundaries", []Question{Store}, judgeBoundaries},
+	{"version", []Question{Server, Schema, Store}, judgeVersion, nil},
+	{"rights", []Question{Rights}, judgeRights, nil},
+	{"durability", []Question{Settings, Replication}, judgeDurability, nil},
+	{"settings", []Question{Settings}, judgeSettings, nil},
+	{"pooler", []Question{Server}, judgePooler, []string{"postgres"}},
+	{"replication", []Question{Settings, Replication}, judgeReplication, []string{"postgres", "mysql"}},
+	{"vacuum", []Question{Settings, Tables, Purge}, judgeVacuum, nil},
+	{"transactions", []Question{Transactions}, judgeTransactions, nil},
+	{"locks", []Question{Locks}, judgeLocks, nil},
+	{"binary logs", []Question{Settings, BinaryLogs}, judgeBinaryLogs, []string{"mysql"}},
+	{"disk", []Question{Disk}, judgeDisk, nil},
+	{"clock", []Question{Server}, judgeClock, nil},
+	{"indexes", []Question{Indexes}, judgeIndexes, nil},
+	{"statistics", []Question{Tables}, judgeStatistics, []string{"postgres"}},
+	{"boundaries", []Question{Store}, judgeBoundaries, nil},
 }
 
 func judgeVersion(f *Facts) (found []Finding) {

@@ -95,7 +95,7 @@ func examine(ctx context.Context, db *Database, o Options) (*Report, error) {
 		Store: db.Store, Role: server["role"], Time: f.After.UTC().Truncate(time.Second),
 		Findings: []Finding{}, Unseen: []Unseen{}}
 	for _, c := range Checks {
-		if !slices.ContainsFunc(c.Reads, f.asked) {
+		if c.Of != nil && !slices.Contains(c.Of, f.Kind) || !slices.ContainsFunc(c.Reads, f.asked) {
 			continue
 		}
 		r.Checked = append(r.Checked, c.Name)

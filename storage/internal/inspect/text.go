@@ -129,7 +129,11 @@ func (r *Report) Print(w io.Writer) error {
 	out.WriteString("\nwhat a crash can lose\n")
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	for _, risk := range r.Durability {
-		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", risk.Setting, valueOf(risk.Value), risk.Loses, risk.When)
+		loses := risk.Loses
+		if risk.When != "" {
+			loses += ": " + risk.When
+		}
+		fmt.Fprintf(table, "  %s\t%s\t%s\n", risk.Setting, valueOf(risk.Value), loses)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -45,47 +45,53 @@ var walks = []walk{
 
 func judgeLive(_ any, piece Row) (found []Finding) {
 	for _, wrong := range []struct{ column, name, says string }{
-		{"lost", "live-without-log", "keys have no row in the log, and so no value"},
-		{"other", "live-other-row", "keys name a row of the log that is another key's, or a deletion"},
-		{"differs", "live-differs", "keys differ from their rows of the log in the creation " +
+		{"lost", "live-without-log", "keys without a row in the log, and so without a value"},
+		{"other", "live-other-row", "keys that name another key's row of the log, or a deletion"},
+		{"differs", "live-differs", "keys that differ from their rows of the log in the creation " +
 			"revision, the version or the lease"},
-		{"beyond", "live-beyond-head", "keys have a revision beyond the head"},
+		{"beyond", "live-beyond-head", "keys with a revision beyond the head"},
 	} {
 		if n := piece.Int(wrong.column); n > 0 {
-			found = append(found, damaged(wrong.name, fmt.Sprintf("%d %s; one is at revision %d", n,
-				wrong.says, piece.Int("example"))))
+			found = append(found, damaged(wrong.name, counted(wrong.says, n, piece)))
 		}
 	}
 	return found
 }
 
+// counted says how many there are in a piece, and where.
+func counted(says string, n int64, piece Row) string {
+	text := fmt.Sprintf("%s: %d", says, n)
+	if example := piece.Int("example"); example != 0 {
+		text += fmt.Sprintf("; the first one is at revision %d", example)
+	}
+	return text
+}
+
 func judgeLog(after any, piece Row) (found []Finding) {
 	for _, wrong := range []struct{ column, name, says string }{
-		{"twice", "revision-twice", "revisions are in the log twice"},
-		{"backwards", "log-backwards", "rows of the log replace one that is not earlier"},
-		{"incomplete", "parts-missing", "transactions lack parts"},
+		{"twice", "revision-twice", "revisions that are in the log twice"},
+		{"backwards", "log-backwards", "rows of the log that replace one that is not earlier"},
+		{"incomplete", "parts-missing", "transactions that lack parts"},
 	} {
 		if n := piece.Int(wrong.column); n > 0 {
-			found = append(found, damaged(wrong.name, fmt.Sprintf("%d %s; one is at revision %d", n,
-				wrong.says, piece.Int("example"))))
+			found = append(found, damaged(wrong.name, counted(wrong.says, n, piece)))
 		}
 	}
 	begin, last := max(after.(int64), piece.Int("compacted")), piece.Int("last")
 	if missing := last - begin - piece.Int("kept") + piece.Int("twice"); last > begin && missing > 0 {
-		found = append(found, damaged("revision-missing", fmt.Sprintf("%d revisions between %d and %d "+
-			"are not in the log", missing, begin+1, last)))
+		found = append(found, damaged("revision-missing", fmt.Sprintf("revisions from %d to %d that "+
+			"are not in the log: %d", begin+1, last, missing)))
 	}
 	return found
 }
 
 func judgeParts(_ any, piece Row) (found []Finding) {
 	for _, wrong := range []struct{ column, name, says string }{
-		{"orphans", "part-alone", "parts of transactions have no last row"},
-		{"beyond", "part-beyond-head", "parts of transactions are beyond the head"},
+		{"orphans", "part-alone", "parts of transactions without the last row"},
+		{"beyond", "part-beyond-head", "parts of transactions beyond the head"},
 	} {
 		if n := piece.Int(wrong.column); n > 0 {
-			found = append(found, damaged(wrong.name, fmt.Sprintf("%d %s; one is at revision %d", n,
-				wrong.says, piece.Int("example"))))
+			found = append(found, damaged(wrong.name, counted(wrong.says, n, piece)))
 		}
 	}
 	return found
