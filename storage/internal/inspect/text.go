@@ -20,11 +20,7 @@ func (s *Status) Print(w io.Writer) error {
 	if s.Standby {
 		line("", "the server is a standby: what follows may be late")
 	}
-	fences := "never fenced"
-	if s.Epoch > 1 {
-		fences = fmt.Sprintf("fenced %d times", s.Epoch-1)
-	}
-	line("store", "%s, epoch %d: %s", s.Store, s.Epoch, fences)
+	line("store", "%s, epoch %d, fences: %d", s.Store, s.Epoch, s.Epoch-1)
 	line("head", "%d, written %s ago", s.Head, s.Time.Sub(s.Written).Round(time.Second).Abs())
 	line("compacted", "%d; revisions that can be watched from: %d", s.Compacted, s.Head-s.Compacted)
 	line("swept", "%d; revisions that are left to sweep: %d", s.Swept, s.SweepDebt)
