@@ -102,5 +102,5 @@ func CheckURL(url string, opts contract.DriverOptions) error {
 // Questions and InspectorSettings are those of Inspect.
 var (
 	Questions         = questions
-	InspectorSettings = inspectorSettings
+	InspectorSettings = inspectorSettings(time.Minute)
 )

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -71,7 +72,7 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 	defer func() { _ = tx.Rollback() }() // it has only read
 	if q != inspect.Settings {
 		// The settings that are asked for are those that other programs find.
-		if _, err := tx.ExecContext(ctx, inspectorSettings); err != nil {
+		if _, err := tx.ExecContext(ctx, inspectorSettings(i.timeout)); err != nil {
 			return nil, i.connectError(err)
 		}
 	}
@@ -142,11 +143,14 @@ func primaryKey(table, columns string) inspect.Index {
 }
 
 // inspectorSettings keep the statements below to the indexes that they name, as those of the engine
-// are, and keep a lock of somebody else from holding them up.
-var inspectorSettings = setConfig(map[string]string{
-	"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off",
-	"enable_mergejoin": "off", "max_parallel_workers_per_gather": "0", "jit": "off",
-	"lock_timeout": "5000"}, true)
+// are, whatever limits the role has. The server ends them before their callers do, which would cost
+// the connection.
+func inspectorSettings(timeout time.Duration) string {
+	return setConfig(map[string]string{
+		"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off",
+		"enable_mergejoin": "off", "max_parallel_workers_per_gather": "0", "jit": "off",
+		"lock_timeout": milliseconds(timeout / 3), "statement_timeout": milliseconds(timeout * 2 / 3)}, true)
+}
 
 // ourTables are the tables of the session's schema.
 const ourTables = `ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease']`

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // settings makes an answer of names and values.
@@ -360,5 +362,26 @@ func TestExamine(t *testing.T) {
 	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "\nERROR log-backwards: ") ||
 		!strings.Contains(out.String(), "secret-user") {
 		t.Errorf("printed: %s (%v)", out.String(), err)
+	}
+}
+
+// TestExamineWithoutRights: a role that may read nothing is told what it lacks; another error stays
+// what it is.
+func TestExamineWithoutRights(t *testing.T) {
+	for _, class := range []contract.Class{contract.Denied, contract.Unavailable} {
+		db := &Database{Kind: "postgres", Ask: func(_ context.Context, q Question, _ ...any) ([]Row, error) {
+			switch q {
+			case Rights:
+				return []Row{{"privilege": "SELECT", "name": "t"}}, nil
+			case Server:
+				return []Row{{"role": "r"}}, nil
+			}
+			return nil, contract.Errorf(class, "no")
+		}}
+		r, err := Examine(t.Context(), db, Options{})
+		if class == contract.Denied && (err != nil || len(r.Findings) != 1 || r.Findings[0].Name != "right-missing" ||
+			r.Findings[0].Mend != "GRANT SELECT ON t TO r") || class != contract.Denied && err == nil {
+			t.Errorf("%v: %+v, %v", class, r, err)
+		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Report is what a doctor says of a database.
@@ -87,7 +89,7 @@ func examine(ctx context.Context, db *Database, o Options) (*Report, error) {
 	}
 	f, err := gather(ctx, db, questions)
 	if err != nil {
-		return nil, err
+		return lacksAll(ctx, db, err)
 	}
 	f.Long = cmp.Or(o.LongTransaction, f.Long)
 	server := f.one(Server)
@@ -117,6 +119,25 @@ func examine(ctx context.Context, db *Database, o Options) (*Report, error) {
 	}
 	r.Unseen = f.whatUnseen()
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return cmp.Compare(b.Severity, a.Severity) })
+	return r, nil
+}
+
+// lacksAll is the report of a database of which nothing can be read, if that is for want of rights.
+// Otherwise it returns the error.
+func lacksAll(ctx context.Context, db *Database, err error) (*Report, error) {
+	rows, rightsErr := db.Ask(ctx, Rights)
+	if contract.ClassOf(err) != contract.Denied || rightsErr != nil || len(rows) == 0 {
+		return nil, err
+	}
+	f := &Facts{Database: db, Answers: map[Question][]Row{Rights: rows}}
+	if server, err := db.Ask(ctx, Server); err == nil {
+		f.Answers[Server] = server
+	}
+	server := f.one(Server)
+	r := &Report{Kind: server["product"], Version: server["version"], Where: db.Where, Store: db.Store,
+		Role: server["role"], Time: time.Now().UTC().Truncate(time.Second), Checked: []string{"rights"},
+		Findings: judgeRights(f), Unseen: []Unseen{{What: "everything else", Why: err.Error()}}}
+	r.Findings[0].Check = "rights"
 	return r, nil
 }
 
