@@ -204,7 +204,10 @@ func asked(sql string) []question { return []question{{sql: sql}} }
 // ourTables are the names of the tables.
 const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease')`
 
-// questions are the statements. $store stands for the id of the store, in digits.
+// questions are the statements. $store stands for the id of the store, in digits. Where only columns
+// of the primary key are read, MySQL reads all of it if it believes the table to be small, also with
+// FORCE INDEX. So each asks for another column, which says nothing: every key has a revision, and
+// every part a version.
 var questions = map[inspect.Question][]question{
 	// No table is read but that of the account's rights.
 	inspect.Server: asked(`
@@ -301,10 +304,10 @@ GROUP BY i.table_name, i.index_name`},
 	// The primary key of live, from an entry on: the first key.
 	inspect.NextKey: asked(`
 SELECT l.key AS ` + "`key`" + ` FROM rowkeeper_live l FORCE INDEX (PRIMARY)
-WHERE l.store = $store AND l.key >= ? ORDER BY l.key LIMIT 1`),
+WHERE l.store = $store AND l.key >= ? AND l.revision <> 0 ORDER BY l.key LIMIT 1`),
 	// A range of the primary key of live: the first key, and the one after the last.
 	inspect.CountKeys: asked(`
-SELECT COUNT(*) AS n FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= ? AND l.key < ?`),
+SELECT COUNT(*) AS n FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <> 0`),
 	// A range of the primary key of live, and for each row the log's primary key. The key after which
 	// it begins, and the limit.
 	inspect.LivePiece: asked(`
@@ -335,7 +338,7 @@ FROM (
            IF(p.prev_revision < 0, (-p.prev_revision) DIV 512, p.prev_revision) >= p.revision AS backwards,
            IF(p.parts > 0 AND p.marker = 0 AND p.revision > s.compacted, p.parts <> (
                SELECT COUNT(*) FROM rowkeeper_log g FORCE INDEX (PRIMARY)
-               WHERE g.store = $store AND g.revision BETWEEN -(p.revision * 512 + p.parts) AND -(p.revision * 512 + 1)
+               WHERE g.store = $store AND g.revision BETWEEN -(p.revision * 512 + p.parts) AND -(p.revision * 512 + 1) AND g.version > 0
            ), FALSE) AS incomplete
     FROM rowkeeper_store s
     JOIN (SELECT r.revision, r.prev_revision, r.key = '' AS marker,
@@ -357,7 +360,7 @@ FROM (
     JOIN (SELECT COALESCE(MAX(m.revision), 0) AS revision FROM rowkeeper_log m WHERE m.store = $store) h
     JOIN (SELECT r.revision AS id, (-r.revision) DIV 512 AS revision
           FROM rowkeeper_log r FORCE INDEX (PRIMARY)
-          WHERE r.store = $store AND r.revision < ? ORDER BY r.revision DESC LIMIT ?) p
+          WHERE r.store = $store AND r.revision < ? AND r.version > 0 ORDER BY r.revision DESC LIMIT ?) p
     WHERE s.id = $store
 ) j`),
 }
