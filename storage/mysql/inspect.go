@@ -100,8 +100,8 @@ func (i *inspector) rows(ctx context.Context, text string, args ...any) ([]inspe
 	}
 	defer func() { _ = tx.Rollback() }() // it has only read
 	rows, err := inspect.ReadRows(tx.QueryContext(ctx, text, args...))
-	// MySQL cannot list a session whose running statement is not text. A later attempt finds another
-	// statement.
+	// MySQL cannot list a session whose running statement is not text. A later attempt finds
+	// another statement.
 	const cannotConvert = 3854
 	for range 10 {
 		if e := (*mysql.MySQLError)(nil); !errors.As(err, &e) || e.Number != cannotConvert {
@@ -204,10 +204,10 @@ func asked(sql string) []question { return []question{{sql: sql}} }
 // ourTables are the names of the tables.
 const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease')`
 
-// questions are the statements. $store stands for the id of the store, in digits. Where only columns
-// of the primary key are read, MySQL reads all of it if it believes the table to be small, also with
-// FORCE INDEX. So each asks for another column, which says nothing: every key has a revision, and
-// every part a version.
+// questions are the statements. $store stands for the id of the store, in digits. Where only
+// columns of the primary key are read, MySQL reads all of it if it believes the table to be small,
+// also with FORCE INDEX. So each asks for another column, which says nothing: every key has a
+// revision, and every part a version.
 var questions = map[inspect.Question][]question{
 	// No table is read but that of the account's rights.
 	inspect.Server: asked(`
@@ -308,8 +308,8 @@ WHERE l.store = $store AND l.key >= ? AND l.revision <> 0 ORDER BY l.key LIMIT 1
 	// A range of the primary key of live: the first key, and the one after the last.
 	inspect.CountKeys: asked(`
 SELECT COUNT(*) AS n FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <> 0`),
-	// A range of the primary key of live, and for each row the log's primary key. The key after which
-	// it begins, and the limit.
+	// A range of the primary key of live, and for each row the log's primary key. The key after
+	// which it begins, and the limit.
 	inspect.LivePiece: asked(`
 SELECT COUNT(*) AS ` + "`rows`" + `, MAX(c.key) AS last,
        COALESCE(SUM(c.lost AND NOT c.beyond), 0) AS lost, COALESCE(SUM(c.other), 0) AS other,
@@ -326,8 +326,9 @@ FROM (
           WHERE k.store = $store AND k.key > ? ORDER BY k.key LIMIT ?) l
     LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
 ) c`),
-	// A range of the log's primary key, and for a transaction its parts by the same one. The last two
-	// bytes of a token say how many there are. The revision after which it begins, and the limit.
+	// A range of the log's primary key, and for a transaction its parts by the same one. The last
+	// two bytes of a token say how many there are. The revision after which it begins, and the
+	// limit.
 	inspect.LogPiece: asked(`
 SELECT COUNT(*) AS ` + "`rows`" + `, COALESCE(MAX(j.revision), 0) AS last, COALESCE(MAX(j.compacted), 0) AS compacted,
        COALESCE(SUM(j.kept), 0) AS kept, COUNT(*) - COUNT(DISTINCT j.revision) AS twice,
@@ -347,8 +348,8 @@ FROM (
           WHERE r.store = $store AND r.revision > ? ORDER BY r.revision LIMIT ?) p
     WHERE s.id = $store
 ) j`),
-	// The log's primary key, backwards from an ID, and for each part the row of its transaction by the
-	// same one. The ID below which it begins, and the limit.
+	// The log's primary key, backwards from an ID, and for each part the row of its transaction by
+	// the same one. The ID below which it begins, and the limit.
 	inspect.PartPiece: asked(`
 SELECT COUNT(*) AS ` + "`rows`" + `, COALESCE(MIN(j.id), 0) AS last, COALESCE(SUM(j.orphan AND NOT j.beyond), 0) AS orphans,
        COALESCE(SUM(j.beyond), 0) AS beyond, MIN(IF(j.orphan OR j.beyond, j.revision, NULL)) AS example

@@ -106,8 +106,8 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 var errNoAmcheck = contract.Errorf(contract.Denied, "install the extension amcheck (CREATE EXTENSION "+
 	"amcheck), and let the role execute its functions")
 
-// repair runs a statement in no transaction, as CREATE INDEX CONCURRENTLY wants it. It takes as long
-// as it takes.
+// repair runs a statement in no transaction, as CREATE INDEX CONCURRENTLY wants it. It takes as
+// long as it takes.
 func (i *inspector) repair(ctx context.Context, statement string) error {
 	_, err := i.conn.ExecContext(ctx, "SET statement_timeout = 0")
 	if err == nil {
@@ -283,8 +283,8 @@ SELECT count(*) AS rows, (SELECT key FROM piece ORDER BY key DESC LIMIT 1) AS la
        count(*) FILTER (WHERE NOT other AND differs) AS differs, count(*) FILTER (WHERE beyond) AS beyond,
        min(abs(revision)) FILTER (WHERE lost OR other OR differs OR beyond) AS example
 FROM compared`,
-	// A range of the log's primary key, and for a transaction its parts by the same one. The last two
-	// bytes of a token say how many there are. $1 revision, $2 limit.
+	// A range of the log's primary key, and for a transaction its parts by the same one. The last
+	// two bytes of a token say how many there are. $1 revision, $2 limit.
 	inspect.LogPiece: `
 WITH piece AS MATERIALIZED (
     SELECT revision, prev_revision, key = '' AS marker, get_byte(token, 14) * 256 + get_byte(token, 15) AS parts
@@ -305,8 +305,8 @@ SELECT count(*) AS rows, coalesce(max(revision), 0) AS last, (SELECT compacted F
        count(*) FILTER (WHERE backwards) AS backwards, count(*) FILTER (WHERE incomplete) AS incomplete,
        min(revision) FILTER (WHERE backwards OR incomplete) AS example
 FROM judged`,
-	// The log's primary key, backwards from an ID, and for each part the row of its transaction by the
-	// same one. $1 ID, $2 limit.
+	// The log's primary key, backwards from an ID, and for each part the row of its transaction by
+	// the same one. $1 ID, $2 limit.
 	inspect.PartPiece: `
 WITH piece AS MATERIALIZED (
     SELECT g.revision AS id, (-g.revision) / 512 AS revision

@@ -208,8 +208,8 @@ SELECT count(*) AS rows, max(key) AS last, count(*) FILTER (WHERE lost AND NOT b
        count(*) FILTER (WHERE beyond) AS beyond,
        min(abs(revision)) FILTER (WHERE lost OR other OR differs OR beyond) AS example
 FROM compared`,
-	// A range of the log's primary key, and for a transaction its parts by the same one. The last four
-	// hexadecimal digits of a token say how many there are. ?1 revision, ?2 limit.
+	// A range of the log's primary key, and for a transaction its parts by the same one. The last
+	// four hexadecimal digits of a token say how many there are. ?1 revision, ?2 limit.
 	inspect.LogPiece: `
 WITH piece AS MATERIALIZED (
     SELECT g.revision, g.prev_revision, g.key = x'' AS marker, hex(substr(g.token, 15)) AS digits, s.compacted
@@ -233,8 +233,8 @@ SELECT count(*) AS rows, coalesce(max(revision), 0) AS last, coalesce(max(compac
        count(*) FILTER (WHERE backwards) AS backwards, count(*) FILTER (WHERE incomplete) AS incomplete,
        min(revision) FILTER (WHERE backwards OR incomplete) AS example
 FROM judged`,
-	// The log's primary key, backwards from an ID, and for each part the row of its transaction by the
-	// same one. ?1 ID, ?2 limit.
+	// The log's primary key, backwards from an ID, and for each part the row of its transaction by
+	// the same one. ?1 ID, ?2 limit.
 	inspect.PartPiece: `
 WITH piece AS MATERIALIZED (
     SELECT g.revision AS id, (-g.revision) / 512 AS revision FROM rowkeeper_log g WHERE g.revision < ?1 ORDER BY g.revision DESC LIMIT ?2

@@ -32,7 +32,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/version"
 )
 
-// These are the exit codes of a program. The command doctor has the last two, for what it has found.
+// These are the exit codes of a program. The command doctor has the last two, for what it has
+// found.
 const (
 	ExitOK      = 0
 	ExitFailure = 1

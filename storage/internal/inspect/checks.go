@@ -212,8 +212,8 @@ func (f *Facts) reset(name, source, value string) string {
 	return "ALTER SYSTEM RESET " + name + "; SELECT pg_reload_conf()"
 }
 
-// judgePooler compares the session's process as the server calls it with what the client was told. A
-// pooler tells numbers of its own.
+// judgePooler compares the session's process as the server calls it with what the client was told.
+// A pooler tells numbers of its own.
 func judgePooler(f *Facts) []Finding {
 	row := f.one(Server)
 	between := row["told"] != "" && row["told"] != row["backend"]
@@ -276,8 +276,8 @@ const (
 	// dead is from how many dead rows on they are told, if they are more than the ones that live.
 	// The schema lets autovacuum begin at 10,000 and 2 %.
 	dead = 100000
-	// oldNumber is the age of a transaction number that autovacuum should have taken away: it begins
-	// at 200 million, and the server stops at 2,000 million.
+	// oldNumber is the age of a transaction number that autovacuum should have taken away: it
+	// begins at 200 million, and the server stops at 2,000 million.
 	oldNumber = 500_000_000
 	// unpurged is how many old versions InnoDB keeps when something holds them back.
 	unpurged = 1_000_000
@@ -392,7 +392,8 @@ func judgeLocks(f *Facts) (found []Finding) {
 	return found
 }
 
-// ours tells whether a session is a server's: by its name, or where sessions have none, by its user.
+// ours tells whether a session is a server's: by its name, or where sessions have none, by its
+// user.
 func (f *Facts) ours(row Row) bool {
 	if f.Application != "" {
 		return row["application"] == f.Application

@@ -11,8 +11,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Question is what a driver is asked. The comment of each says which columns its rows have. A driver
-// leaves out columns, and questions, of which its database knows nothing.
+// Question is what a driver is asked. The comment of each says which columns its rows have. A
+// driver leaves out columns, and questions, of which its database knows nothing.
 type Question string
 
 // The questions.
@@ -64,8 +64,8 @@ const (
 	LogPiece Question = "rows of the log"
 	// PartPiece walks the parts of transactions below an ID: rows, last, orphans, beyond, example.
 	PartPiece Question = "parts of transactions"
-	// IndexCheck compares an index, or what belongs to a table, with the table: damage, "" for none.
-	// The arguments are the table and the index.
+	// IndexCheck compares an index, or what belongs to a table, with the table: damage, "" for
+	// none. The arguments are the table and the index.
 	IndexCheck Question = "structure of the indexes"
 )
 
@@ -118,7 +118,8 @@ type Database struct {
 	Application string
 	// Pooler: the URL says that a pooler gives each transaction another session.
 	Pooler bool
-	// Ask answers a question, or returns [ErrNoAnswer] if this kind of database knows nothing of it.
+	// Ask answers a question, or returns [ErrNoAnswer] if this kind of database knows nothing of
+	// it.
 	Ask func(ctx context.Context, q Question, args ...any) ([]Row, error)
 	// Repair runs a statement that makes an index or statistics.
 	Repair func(ctx context.Context, statement string) error

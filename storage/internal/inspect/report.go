@@ -48,7 +48,8 @@ func (r *Report) Worst() (worst Severity, ok bool) {
 type Options struct {
 	// Quick leaves out the consistency of the tables, which reads all of their rows.
 	Quick bool
-	// Repair makes indexes and statistics that are missing or wrong, and examines the database again.
+	// Repair makes indexes and statistics that are missing or wrong, and examines the database
+	// again.
 	Repair bool
 	// LongTransaction is from when on a transaction is long. Default 5 minutes.
 	LongTransaction time.Duration

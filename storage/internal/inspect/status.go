@@ -205,7 +205,8 @@ func DirectoryOf(key string) string {
 	return key[:len(key)-len(strings.TrimPrefix(key, "/"))] + strings.Join(parts[:depth], "")
 }
 
-// after is the first key that does not belong to a directory, or that follows a key that is in none.
+// after is the first key that does not belong to a directory, or that follows a key that is in
+// none.
 func after(directory string) string {
 	if name, ok := strings.CutSuffix(directory, "/"); ok {
 		return name + "0" // the successor of '/'
