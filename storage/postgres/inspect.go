@@ -170,7 +170,7 @@ SELECT 'PostgreSQL' AS product, current_setting('server_version') AS version,
 	// log, by the primary key.
 	inspect.Store: `
 SELECT s.id, s.epoch, s.compacted, s.swept, s.oldest_writer, s.max_objects, s.max_bytes,
-       h.revision AS head, h.time AS written, s.fingerprint IS NOT NULL AS fingerprint, s.boot IS NOT NULL AS boot
+       h.revision AS head, h.time AS written
 FROM rowkeeper_store s
 LEFT JOIN LATERAL (SELECT g.revision, g.time FROM rowkeeper_log g WHERE g.store = s.id ORDER BY g.revision DESC LIMIT 1) h ON true
 WHERE s.name = $1::text`,

@@ -96,6 +96,8 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 	case inspect.Server:
 		rows[0]["now"] = strconv.FormatInt(i.now().UnixMicro(), 10)
 		rows[0]["role"] = "the user of this process"
+	case inspect.Store:
+		return rows, i.findLost(rows)
 	case inspect.Settings:
 		rows = append(rows, inspect.Row{"name": "synchronous", "value": i.cfg.synchronous,
 			"source": "client"})
@@ -105,6 +107,25 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 		}
 	}
 	return rows, nil
+}
+
+// findLost tells whether the write-ahead log was removed. Of a file that was copied here, its mark
+// tells nothing.
+func (i *inspector) findLost(rows []inspect.Row) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	err := i.settle()
+	var id contract.Identity
+	if err == nil {
+		id, err = i.identity(i.conn)
+	}
+	var lost bool
+	if err == nil {
+		lost, err = i.lostLog(i.conn)
+	}
+	rows[0]["log_lost"] = strconv.FormatBool(lost && !i.isMoved(id.Recorded))
+	return err
 }
 
 func quoted(word string) string { return "'" + strings.ReplaceAll(word, "'", "''") + "'" }

@@ -243,6 +243,7 @@ var others = []spoilt{
 		"PRAGMA writable_schema = ON", "UPDATE sqlite_schema SET sql = " +
 			"'CREATE INDEX rowkeeper_live_expiry ON rowkeeper_live (expiry) WHERE expiry IS NULL' " +
 			"WHERE name = 'rowkeeper_live_expiry'"}},
+	{findings: []string{"log-lost"}, kinds: lite, sql: []string{"PRAGMA user_version = 3"}},
 	{findings: []string{"durability-synchronous"}, kinds: lite, url: "synchronous=OFF"},
 	{findings: []string{"journal-mode"}, kinds: lite, sql: []string{"PRAGMA journal_mode = DELETE"}},
 

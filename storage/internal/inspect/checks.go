@@ -538,6 +538,12 @@ func judgeStatistics(f *Facts) (found []Finding) {
 // judgeBoundaries compares the row of the store with the head.
 func judgeBoundaries(f *Facts) []Finding {
 	row := f.one(Store)
+	if row.Bool("log_lost") {
+		return []Finding{{Name: "log-lost", Severity: Error,
+			Says:  "the write-ahead log of the file was removed",
+			Means: "the newest writes are lost with it, if no server has the file open",
+			Mend:  "put the log back while no server runs, or: rowkeeper fence"}}
+	}
 	head, compacted, swept := row.Int("head"), row.Int("compacted"), row.Int("swept")
 	damage := ""
 	switch {

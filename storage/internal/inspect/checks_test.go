@@ -218,6 +218,8 @@ func TestJudges(t *testing.T) {
 
 		{name: "boundaries", judge: judgeBoundaries, question: Store,
 			rows: []Row{{"head": "9", "compacted": "9", "swept": "9"}}},
+		{name: "a log that was removed", judge: judgeBoundaries, question: Store,
+			rows: []Row{{"head": "9", "log_lost": "true"}}, want: "error log-lost"},
 		{name: "an empty log", judge: judgeBoundaries, question: Store, rows: []Row{{"compacted": "0"}},
 			want: "error boundary-beyond-head"},
 		{name: "compacted beyond the head", judge: judgeBoundaries, question: Store,

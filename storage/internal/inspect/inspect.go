@@ -24,7 +24,7 @@ const (
 	// Schema: version, 0 if there are no tables.
 	Schema Question = "schema"
 	// Store: id, epoch, compacted, swept, oldest_writer, max_objects, max_bytes, head, written (the
-	// head's time, in microseconds since 1970), fingerprint and boot (whether they are recorded).
+	// head's time, in microseconds since 1970), log_lost (whether the file's log was removed).
 	Store Question = "store"
 	// Settings: name, value, source.
 	Settings Question = "settings"
