@@ -129,6 +129,7 @@ func (i *inspector) rights(ctx context.Context) (lacks []inspect.Row, err error)
 		{"rowkeeper_store", "SELECT UPDATE"},
 		{"rowkeeper_aborted", "SELECT INSERT DELETE"},
 		{"rowkeeper_lease", "SELECT INSERT DELETE"},
+		{"rowkeeper_resource", "SELECT INSERT DELETE"},
 		{"rowkeeper_schema", "SELECT"},
 	} {
 		for right := range strings.FieldsSeq(table.rights) {
@@ -189,6 +190,7 @@ func indexesOf(mariadb bool) []inspect.Index {
 		expiry("rowkeeper_lease"),
 		primaryKey("rowkeeper_store", "id"),
 		primaryKey("rowkeeper_aborted", "store,token"),
+		primaryKey("rowkeeper_resource", "store,directory"),
 	}
 }
 
@@ -202,7 +204,7 @@ type question struct {
 func asked(sql string) []question { return []question{{sql: sql}} }
 
 // ourTables are the names of the tables.
-const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease')`
+const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource')`
 
 // questions are the statements. $store stands for the id of the store, in digits. Where only
 // columns of the primary key are read, MySQL reads all of it if it believes the table to be small,
