@@ -48,6 +48,9 @@ func ReadBackup(r io.Reader, progress Progress) (Backup, error) {
 	return database.ReadBackup(r, progress)
 }
 
+// DescribeBackup reads only the beginning of a backup: what it says of itself.
+func DescribeBackup(r io.Reader) (Backup, error) { return database.DescribeBackup(r) }
+
 // RestoreBackup makes a backup the content of the database, which may be of another kind than the
 // one that it was made of. Objects keep their UIDs, and the times at which they expire. They keep
 // their resourceVersions, too, unless the backup comes from another store (see Backup.Store) and

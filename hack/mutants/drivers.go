@@ -236,4 +236,15 @@ var drivers = []mutant{
 		in: inMySQL, tests: "^TestDamage$"},
 	{breaks: "stores", what: "MySQL: a key of another store is read", file: mysqlFile,
 		old: "ON l.store = $store AND l.key = ?", new: "ON l.key = ?", in: inMySQL, tests: suite},
+
+	// What an inspection asks.
+	{breaks: "doctor", what: "SQLite: a key without a row in the log is passed over",
+		file: "storage/sqlite/inspect.go", old: "g.revision IS NULL AS lost", new: "g.revision IS NULL AND 0 AS lost",
+		in: "storage/internal/database", tests: "TestSpoilt"},
+	{breaks: "doctor", what: "a gap in the log is passed over", file: "storage/internal/inspect/walk.go",
+		old: "last > begin && missing > 0", new: "last > begin && missing > 1",
+		in: "storage/internal/inspect", tests: "TestPieces"},
+	{breaks: "doctor", what: "a bundle names the database", file: "storage/internal/inspect/report.go",
+		old: "c.Where, c.Store, c.Role = hidden", new: "_, c.Store, c.Role = hidden",
+		in: "storage/internal/inspect", tests: "TestExamine"},
 }

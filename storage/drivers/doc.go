@@ -31,6 +31,7 @@
 //	errors.go       what an error means
 //	poll.go         one statement for the heads of many stores; SQLite: has the file changed?
 //	query.go        runs a statement of a user, which can only read
+//	inspect.go      what rowkeeper status and rowkeeper doctor ask: storage/internal/inspect judges
 //
 // The package storage/internal/sqlkit has what these have in common: the reads, the methods of a
 // transaction and of a snapshot over tables of statements, the loop that takes a connection which

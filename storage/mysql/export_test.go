@@ -9,6 +9,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/inspect"
 )
 
 // The tests of this package see this of its inside.
@@ -122,6 +123,9 @@ func (o Overtaken) Sweep(ctx context.Context, p *contract.SweepPlan) (deleted in
 	return deleted, err
 }
 
+// inspected is the statement of a question.
+func inspected(q inspect.Question) string { return questions[q][0].sql }
+
 // Statements are all statements that read or change rows of the two large tables, as a store is
 // asked by its id that has keys /registry/00000000 to keys-1, each written twice, and so log rows
 // up to 2*keys+1, half of which can be swept.
@@ -186,6 +190,12 @@ func Statements(store int, keys int64) []Statement {
 			nil, 1001},
 		{"parts", selectParts, []any{true, true, true, 0, -1 << 62, 1000}, 1},
 		{"record parts", selectRecordParts, nil, 1},
+		{"next key", inspected(inspect.NextKey), []any{from}, 1},
+		{"count keys", inspected(inspect.CountKeys), []any{from, fmt.Appendf(nil, "/registry/%08d", 1000)}, 1000},
+		// What a piece has is read again from where it was put, twice.
+		{"piece of live", inspected(inspect.LivePiece), []any{from, 1000}, 2500},
+		{"piece of the log", inspected(inspect.LogPiece), []any{head / 2, 1000}, 2000},
+		{"piece of the parts", inspected(inspect.PartPiece), []any{0, 1000}, 1},
 		{"some leases", fmt.Sprintf(selectSomeLeases, list), nil, many},
 		{"all leases", selectAllLeases, nil, int(keys)},
 		{"delete leases", fmt.Sprintf(deleteLeases, revisionRows(revisions)), nil, 2 * many},

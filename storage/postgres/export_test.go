@@ -98,3 +98,9 @@ func CheckURL(url string, opts contract.DriverOptions) error {
 	}
 	return err
 }
+
+// Questions and InspectorSettings are those of Inspect.
+var (
+	Questions         = questions
+	InspectorSettings = inspectorSettings(time.Minute)
+)

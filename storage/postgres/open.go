@@ -47,16 +47,20 @@ func (c *config) check(ctx context.Context) error {
 	})
 }
 
-// sqlPrivileges lists the privileges that are missing, as a GRANT names them.
-const sqlPrivileges = `
-SELECT coalesce(string_agg(privilege || ' ON ' || name, ', ' ORDER BY name, privilege), '')
-FROM (VALUES ('rowkeeper_log', 'SELECT'), ('rowkeeper_log', 'INSERT'), ('rowkeeper_log', 'DELETE'),
+// neededPrivileges are the rights of a server's role, as rows.
+const neededPrivileges = `
+      (VALUES ('rowkeeper_log', 'SELECT'), ('rowkeeper_log', 'INSERT'), ('rowkeeper_log', 'DELETE'),
              ('rowkeeper_live', 'SELECT'), ('rowkeeper_live', 'INSERT'), ('rowkeeper_live', 'UPDATE'), ('rowkeeper_live', 'DELETE'),
              ('rowkeeper_store', 'SELECT'), ('rowkeeper_store', 'UPDATE'),
              ('rowkeeper_aborted', 'SELECT'), ('rowkeeper_aborted', 'INSERT'), ('rowkeeper_aborted', 'DELETE'),
              ('rowkeeper_lease', 'SELECT'), ('rowkeeper_lease', 'INSERT'), ('rowkeeper_lease', 'UPDATE'), ('rowkeeper_lease', 'DELETE'),
              ('rowkeeper_resource', 'SELECT'), ('rowkeeper_resource', 'INSERT'), ('rowkeeper_resource', 'UPDATE'), ('rowkeeper_resource', 'DELETE'),
-             ('rowkeeper_schema', 'SELECT')) AS needed (name, privilege)
+             ('rowkeeper_schema', 'SELECT')) AS needed (name, privilege)`
+
+// sqlPrivileges lists the privileges that are missing, as a GRANT names them.
+const sqlPrivileges = `
+SELECT coalesce(string_agg(privilege || ' ON ' || name, ', ' ORDER BY name, privilege), '')
+FROM` + neededPrivileges + `
 WHERE NOT has_table_privilege(name, privilege)`
 
 // connect makes the pools. Nothing connects yet.

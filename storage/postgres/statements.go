@@ -371,7 +371,10 @@ var sqlSize = ofStore(`WITH` + state + `
 SELECT header.*, sizes.*
 FROM header CROSS JOIN (
     SELECT sum(total)::bigint, sum(least(used, total))::bigint
-    FROM (
+    FROM (` + sizesOfTables + `) tables
+) sizes`)
+
+const sizesOfTables = `
         SELECT pg_total_relation_size(c.oid) AS total,
                coalesce(s.n_live_tup * (48 + w.width) + coalesce(t.n_live_tup, 0) * 2040, pg_total_relation_size(c.oid)) AS used
         FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource']) AS name
@@ -382,8 +385,7 @@ FROM header CROSS JOIN (
             SELECT sum(avg_width) AS width FROM pg_stats p
             WHERE p.schemaname = s.schemaname AND p.tablename = s.relname
         ) w ON true
-    ) tables
-) sizes`)
+    `
 
 // sqlUsage reads all live rows of the store, and measures the value of each by the primary key of
 // the log. The length of a value that is stored out of line is known without reading it.

@@ -2,7 +2,7 @@
 // and packages storage, pki and standalone for the others:
 //
 //	serve       the server, which package server makes
-//	backup, restore, fence, migrate, stores, sql
+//	backup, restore, fence, migrate, stores, sql, status, doctor
 //	            what works on the database directly, beside the servers
 //	certs       makes the serving certificate of an aggregated server
 //	kubeconfig  lets a user sign in to a server that stands alone
@@ -32,12 +32,20 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/version"
 )
 
-// These are the exit codes of a program.
+// These are the exit codes of a program. The command doctor has the last two, for what it has
+// found.
 const (
 	ExitOK      = 0
 	ExitFailure = 1
 	ExitUsage   = 2
+	ExitWarning = 3
+	ExitError   = 4
 )
+
+// exitCode is an error that a command has said in its output.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // New returns the root command of a program whose command serve is given. The caller may add
 // others. Without a command, the program tells which there are.
@@ -64,7 +72,7 @@ func New(p server.Program, serve *cobra.Command) *cobra.Command {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.AddCommand(serve, newCertsCommand(p), newKubeconfigCommand(p), newBackupCommand(p),
 		newRestoreCommand(p), newFenceCommand(p), newMigrateCommand(p), newStoresCommand(p),
-		newSQLCommand(p), newVersionCommand(p))
+		newSQLCommand(p), newStatusCommand(p), newDoctorCommand(p), newVersionCommand(p))
 	return root
 }
 
@@ -77,6 +85,9 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return ExitOK
+	}
+	if said := exitCode(0); errors.As(err, &said) {
+		return int(said)
 	}
 	code, hint := ExitFailure, ""
 	if usage := (server.UsageError{}); errors.As(err, &usage) {

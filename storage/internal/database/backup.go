@@ -123,6 +123,17 @@ func ReadBackup(r io.Reader, progress Progress) (Backup, error) {
 	return b, err
 }
 
+// DescribeBackup reads only the beginning of a backup: what it says of itself.
+func DescribeBackup(r io.Reader) (Backup, error) {
+	in, err := archive.NewReader(r, contract.Limits{KeyBytes: contract.MaxKeyBytes,
+		ValueBytes: contract.MaxValueBytes})
+	if err != nil {
+		return Backup{}, fmt.Errorf("the backup cannot be used: %w", err)
+	}
+	defer in.Close()
+	return backupOf(in.Header), nil
+}
+
 // check also returns what the backup records of the stores of resources.
 func check(r io.Reader, limits contract.Limits,
 	progress Progress) (b Backup, sum archive.Summary, kept []byte, err error) {

@@ -215,6 +215,15 @@ func (s *Stmt) Reset() {
 	}
 }
 
+// Columns are the names of the statement's columns.
+func (s *Stmt) Columns() []string {
+	names := make([]string, lib.Xsqlite3_column_count(s.c.tls, s.p))
+	for i := range names {
+		names[i] = libc.GoString(lib.Xsqlite3_column_name(s.c.tls, s.p, int32(i)))
+	}
+	return names
+}
+
 // ColInt returns a column of the row. Columns are numbered from 0.
 func (s *Stmt) ColInt(i int) int64 { return lib.Xsqlite3_column_int64(s.c.tls, s.p, int32(i)) }
 
