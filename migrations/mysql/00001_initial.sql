@@ -105,8 +105,8 @@ CREATE TABLE IF NOT EXISTS rowkeeper_resource (
     UNIQUE INDEX rowkeeper_resource_first (store, first)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The log with the JSON object that each value is, NULL if it is none, or not UTF-8, or too deep for
--- the server. MariaDB finds no JSON valid that is deeper than 32. MySQL fails a query that meets one
+-- The log with the JSON object that each value is, NULL if it is none, or not UTF-8, or too deep
+-- for the server. MariaDB finds no JSON valid that is deeper than 32. MySQL fails a query that meets one
 -- deeper than 100. So there, where a value has more than 100 brackets, all strings are taken out of
 -- it, and then all but the brackets, and then a hundred times each pair with nothing in it: nothing
 -- is left if it is not too deep.
