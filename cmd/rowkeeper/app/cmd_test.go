@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -12,6 +13,9 @@ import (
 )
 
 const exitOK, exitFailure, exitUsage = commands.ExitOK, commands.ExitFailure, commands.ExitUsage
+
+// words are those of a line of the shell: something in quotes is one.
+var words = regexp.MustCompile(`'[^']*'|\S+`)
 
 // TestExamples: every command has an example, which names the command and flags that it has.
 func TestExamples(t *testing.T) {
@@ -29,9 +33,12 @@ func TestExamples(t *testing.T) {
 			t.Errorf("%s has no example", c.CommandPath())
 		}
 		for line := range strings.SplitSeq(strings.ReplaceAll(c.Example, "\\\n", " "), "\n") {
-			args := strings.Fields(line)
+			args := words.FindAllString(line, -1)
 			if len(args) == 0 {
 				continue
+			}
+			for i := range args {
+				args[i] = strings.Trim(args[i], "'")
 			}
 			root := NewCommand()
 			found, rest, err := root.Find(args[1:])
