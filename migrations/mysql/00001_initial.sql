@@ -106,10 +106,10 @@ CREATE TABLE IF NOT EXISTS rowkeeper_resource (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The log with the JSON object that each value is, NULL if it is none, or not UTF-8, or too deep
--- for the server. MariaDB finds no JSON valid that is deeper than 32. MySQL fails a query that meets one
--- deeper than 100. So there, where a value has more than 100 brackets, all strings are taken out of
--- it, and then all but the brackets, and then a hundred times each pair with nothing in it: nothing
--- is left if it is not too deep.
+-- for the server. MariaDB finds no JSON valid that is deeper than 32. MySQL fails a query that
+-- meets one deeper than 100. So there, where a value has more than 100 brackets, all strings are
+-- taken out of it, and then all but the brackets, and then a hundred times each pair with nothing
+-- in it: nothing is left if it is not too deep.
 --
 -- A view runs with the rights of whoever asks, since an account that has created it may go.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW rowkeeper_value AS
@@ -158,9 +158,10 @@ FROM rowkeeper_log;
 -- anew for each directory, where with "l.store = …" they would compare all keys of the store. Keys
 -- that begin with so many bytes 255 are left out, and so are those of Rowkeeper's own records. In a
 -- directory that is not recorded, the path tells what it can if it is as kube-apiserver makes it:
--- /registry, a group if that has a dot, the resource, a namespace if there is one, the name. rest is
--- what follows /registry, or the directory, and n how many segments it has; heads is how many of
--- them name the resource. A key that is not UTF-8 is read as Latin 1.
+-- /registry, a group if that has a dot, the resource, a namespace if there is one, the name. rest
+-- is what follows /registry, or the directory, and n how many segments it has; heads is how many of
+-- them name the resource. A key that is not UTF-8 is read as Latin 1. Every column has a name,
+-- since a backup by mysqldump cannot be read otherwise.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW rowkeeper_objects AS
 SELECT k.store, k.`group`, k.resource, k.namespace, k.name,
        JSON_UNQUOTE(JSON_EXTRACT(g.object, '$.metadata.uid')) AS uid, k.revision,
@@ -181,13 +182,13 @@ FROM (
         WHERE s.epoch > 0
     ) recorded
     UNION ALL
-    SELECT store_id, store, id, IF(id < 0, -id DIV 512, id), NULL, path,
+    SELECT store_id, store, id, IF(id < 0, -id DIV 512, id) AS revision, NULL AS directory, path,
            CASE WHEN n - heads NOT IN (1, 2) THEN NULL WHEN LOCATE('.', SUBSTRING_INDEX(rest, '/', 1)) THEN SUBSTRING_INDEX(rest, '/', 1)
-                WHEN heads = 2 OR rest LIKE 'minions/%' THEN '' END,
+                WHEN heads = 2 OR rest LIKE 'minions/%' THEN '' END AS `group`,
            CASE WHEN n - heads NOT IN (1, 2) THEN NULL WHEN rest LIKE 'services/specs/%' THEN 'services' WHEN rest LIKE 'minions/%' THEN 'nodes'
-                ELSE SUBSTRING_INDEX(SUBSTRING_INDEX(rest, '/', heads), '/', -1) END,
-           CASE WHEN n - heads = 2 THEN SUBSTRING_INDEX(SUBSTRING_INDEX(rest, '/', -2), '/', 1) END,
-           CASE WHEN n - heads IN (1, 2) THEN SUBSTRING_INDEX(rest, '/', -1) ELSE path END
+                ELSE SUBSTRING_INDEX(SUBSTRING_INDEX(rest, '/', heads), '/', -1) END AS resource,
+           CASE WHEN n - heads = 2 THEN SUBSTRING_INDEX(SUBSTRING_INDEX(rest, '/', -2), '/', 1) END AS namespace,
+           CASE WHEN n - heads IN (1, 2) THEN SUBSTRING_INDEX(rest, '/', -1) ELSE path END AS name
     FROM (
         SELECT store_id, store, id, path, rest, 1 + LENGTH(rest) - LENGTH(REPLACE(rest, '/', '')) AS n,
                IF(LOCATE('.', SUBSTRING_INDEX(rest, '/', 1)) OR rest LIKE 'services/specs/%' OR rest LIKE 'services/endpoints/%', 2, 1) AS heads
@@ -201,8 +202,8 @@ FROM (
                        COALESCE((SELECT MIN(r.first) FROM rowkeeper_resource r WHERE r.store = e.id), x'ffffffffffffffffffffffffffffffff') AS beyond
                 FROM rowkeeper_store e
                 UNION ALL
-                SELECT store, beyond, COALESCE(LEAD(first) OVER (PARTITION BY store ORDER BY first), x'ffffffffffffffffffffffffffffffff')
-                FROM rowkeeper_resource
+                SELECT d.store, d.beyond AS first, COALESCE(LEAD(d.first) OVER (PARTITION BY d.store ORDER BY d.first), x'ffffffffffffffffffffffffffffffff') AS beyond
+                FROM rowkeeper_resource d
             ) x ON x.store = s.id
             STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store >= x.store AND l.store <= x.store AND l.`key` >= x.first AND l.`key` < x.beyond
             WHERE s.epoch > 0

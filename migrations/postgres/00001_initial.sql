@@ -154,11 +154,12 @@ $$;
 -- +goose StatementEnd
 
 -- The objects that exist. The recorded directories, and the ranges between them, are ranges of the
--- primary key of rowkeeper_live: OFFSET 0 leaves the planner no other way to join. In a directory that is not recorded, the path tells what it can if
--- it is as kube-apiserver makes it: /registry, a group if that has a dot, the resource, a namespace
--- if there is one, the name. seg is an array of what follows /registry, and n its length; lead is
--- how many of that name the resource. Keys that begin with so many bytes 255 are left out, and so
--- are those of Rowkeeper's own records. A query that asks for nothing of the log does not read it.
+-- primary key of rowkeeper_live: OFFSET 0 leaves the planner no other way to join. In a directory
+-- that is not recorded, the path tells what it can if it is as kube-apiserver makes it: /registry,
+-- a group if that has a dot, the resource, a namespace if there is one, the name. seg is an array
+-- of what follows /registry, and n its length; lead is how many of that name the resource. Keys
+-- that begin with so many bytes 255 are left out, and so are those of Rowkeeper's own records. A
+-- query that asks for nothing of the log does not read it.
 CREATE VIEW rowkeeper_objects AS
 SELECT k.store, k."group", k.resource, k.namespace, k.name, rowkeeper_json(g.value) #>> '{metadata,uid}' AS uid,
        k.revision, rowkeeper_time(rowkeeper_json(g.value) #>> '{metadata,creationTimestamp}') AS created,
