@@ -77,15 +77,16 @@ func TestDocumentedReader(t *testing.T) {
 					t.Fatalf("%s: %v", statement, err)
 				}
 			}
-			prefix := fmt.Sprintf("--storage-prefix=/test-%d", prefixes.Add(1))
-			s := start(t, dir, "--database="+owner, prefix)
+			prefix := fmt.Sprintf("/test-%d", prefixes.Add(1))
+			s := start(t, dir, "--database="+owner, "--storage-prefix="+prefix)
 			s.ok(t, manifest("one", "make"), "create", "-f", "-")
 			for _, view := range []string{"rowkeeper_objects", "rowkeeper_history"} {
 				// The server records in the background where it has the pipelines.
 				eventually(t, view+" has the pipeline", func() bool {
 					r := rowkeeper("sql", "SELECT v.resource, v.name, r.scope FROM "+view+" v "+
 						"JOIN rowkeeper_resource r ON r.directory = v.directory "+
-						"WHERE v.\"group\" = 'ci.rowkeeper.dev'", "-o=json", "--database="+limited)
+						"WHERE v.\"group\" = 'ci.rowkeeper.dev' AND v.directory LIKE '"+prefix+"/%'",
+						"-o=json", "--database="+limited)
 					if r.code != 0 {
 						t.Fatalf("%s: %d %s", view, r.code, r.stderr)
 					}
