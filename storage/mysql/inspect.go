@@ -99,7 +99,7 @@ func (i *inspector) rows(ctx context.Context, text string, args ...any) ([]inspe
 		return nil, err
 	}
 	defer func() { _ = tx.Rollback() }() // it has only read
-	rows, err := inspect.ReadRows(tx.QueryContext(ctx, text, args...))
+	rows, err := inspect.ReadRows(tx.QueryContext(ctx, text, args...)) //nolint:rowserrcheck // ReadRows does
 	// MySQL cannot list a session whose running statement is not text. A later attempt finds
 	// another statement.
 	const cannotConvert = 3854
@@ -107,7 +107,7 @@ func (i *inspector) rows(ctx context.Context, text string, args ...any) ([]inspe
 		if e := (*mysql.MySQLError)(nil); !errors.As(err, &e) || e.Number != cannotConvert {
 			break
 		}
-		rows, err = inspect.ReadRows(tx.QueryContext(ctx, text, args...))
+		rows, err = inspect.ReadRows(tx.QueryContext(ctx, text, args...)) //nolint:rowserrcheck // ReadRows does
 	}
 	shown := map[string]string{"Variable_name": "name", "Value": "value", "File_size": "bytes"}
 	for _, row := range rows {
