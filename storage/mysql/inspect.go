@@ -99,7 +99,7 @@ func (i *inspector) rows(ctx context.Context, text string, args ...any) ([]inspe
 		return nil, err
 	}
 	defer func() { _ = tx.Rollback() }() // it has only read
-	rows, err := inspect.ReadRows(tx.QueryContext(ctx, text, args...)) //nolint:rowserrcheck // ReadRows does
+	rows, err := inspect.ReadRows(ctx, tx, text, args...)
 	// MySQL cannot list a session whose running statement is not text. A later attempt finds
 	// another statement.
 	const cannotConvert = 3854
@@ -107,7 +107,7 @@ func (i *inspector) rows(ctx context.Context, text string, args ...any) ([]inspe
 		if e := (*mysql.MySQLError)(nil); !errors.As(err, &e) || e.Number != cannotConvert {
 			break
 		}
-		rows, err = inspect.ReadRows(tx.QueryContext(ctx, text, args...)) //nolint:rowserrcheck // ReadRows does
+		rows, err = inspect.ReadRows(ctx, tx, text, args...)
 	}
 	shown := map[string]string{"Variable_name": "name", "Value": "value", "File_size": "bytes"}
 	for _, row := range rows {
@@ -133,8 +133,7 @@ func (i *inspector) rights(ctx context.Context) (lacks []inspect.Row, err error)
 		{"rowkeeper_schema", "SELECT"},
 	} {
 		for right := range strings.FieldsSeq(table.rights) {
-			_, err := inspect.ReadRows(i.conn.QueryContext(ctx,
-				fmt.Sprintf(explained[right], table.name)))
+			_, err := inspect.ReadRows(ctx, i.conn, fmt.Sprintf(explained[right], table.name))
 			const tableDenied, columnDenied = 1142, 1143
 			e := (*mysql.MySQLError)(nil)
 			switch {

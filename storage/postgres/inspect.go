@@ -76,8 +76,7 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 			return nil, i.connectError(err)
 		}
 	}
-	rows, err := inspect.ReadRows(tx.QueryContext(ctx,
-		strings.ReplaceAll(text, "$store", i.database.ID), args...))
+	rows, err := inspect.ReadRows(ctx, tx, strings.ReplaceAll(text, "$store", i.database.ID), args...)
 	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
 		switch {
 		case q == inspect.IndexCheck && strings.HasPrefix(e.Code, "XX"):

@@ -180,7 +180,7 @@ func content(t *testing.T, d dbtest.DB) string {
 	db, all := openSQL(t, d), ""
 	for _, query := range []string{"SELECT * FROM rowkeeper_store ORDER BY id",
 		"SELECT revision, token FROM rowkeeper_log ORDER BY revision", "SELECT revision FROM rowkeeper_live ORDER BY revision"} {
-		rows, err := inspect.ReadRows(db.QueryContext(t.Context(), query)) //nolint:rowserrcheck // ReadRows does
+		rows, err := inspect.ReadRows(t.Context(), db, query)
 		if err != nil {
 			t.Fatal(err)
 		}

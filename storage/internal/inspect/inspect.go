@@ -221,8 +221,14 @@ func (f *Facts) settingFrom(name string) (value, source string) {
 // on tells whether a setting is on.
 func (f *Facts) on(name string) bool { return Row{"value": f.setting(name)}.Bool("value") }
 
-// ReadRows reads the rows of a statement. It closes them.
-func ReadRows(rows *sql.Rows, err error) ([]Row, error) {
+// Querier runs statements: a *[sql.DB], *[sql.Conn] or *[sql.Tx].
+type Querier interface {
+	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
+}
+
+// ReadRows runs a statement and reads its rows.
+func ReadRows(ctx context.Context, q Querier, text string, args ...any) ([]Row, error) {
+	rows, err := q.QueryContext(ctx, text, args...)
 	if err != nil {
 		return nil, err
 	}
