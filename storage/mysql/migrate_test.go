@@ -36,7 +36,7 @@ func TestMigrate(t *testing.T) {
 				steps = append(steps, step)
 			}
 		}
-		if len(steps) != 7 {
+		if len(steps) != 11 {
 			t.Fatalf("the migration has %d statements", len(steps))
 		}
 		exec(t, a, steps[:6]...)

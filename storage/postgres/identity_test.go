@@ -29,7 +29,7 @@ func TestRestoredTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`,
-		`INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
+		`INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log CASCADE`,
 		`ALTER TABLE restored RENAME TO rowkeeper_log`)
 	// The connections that there are go on: nothing is lost that this process has seen, so there is
 	// no harm.
@@ -164,7 +164,7 @@ func TestStoresFenceOverSharedConnections(t *testing.T) {
 	}
 	a, b := open("team-a"), open(contract.DefaultStore)
 	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`,
-		`INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
+		`INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log CASCADE`,
 		`ALTER TABLE restored RENAME TO rowkeeper_log`)
 	for _, s := range []*store{a, b} {
 		if err := commit(s, "on old connections"); err != nil {
@@ -226,7 +226,7 @@ func TestStoreIsFoundWhereTheAddressLeads(t *testing.T) {
 	}
 	head(t, first) // by a connection that stays in its pool
 	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`,
-		`INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
+		`INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log CASCADE`,
 		`ALTER TABLE restored RENAME TO rowkeeper_log`)
 	second, err := db.Store(t.Context(), contract.DefaultStore)
 	if err != nil {

@@ -358,6 +358,10 @@ func TestSpoiltByOthers(t *testing.T) {
 			"UPDATE rowkeeper_live SET lease = lease WHERE revision > 0"); err != nil {
 			t.Fatal(err)
 		}
+		u, err := url.Parse(d.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
 		names := []string{"long-transaction"}
 		if d.Kind == dbtest.Postgres {
 			if _, err := tx.ExecContext(t.Context(), "LOCK TABLE rowkeeper_aborted IN SHARE MODE"); err != nil {
@@ -370,7 +374,7 @@ func TestSpoiltByOthers(t *testing.T) {
 			eventually(t, name, func() bool {
 				r = examine(t, d, inspect.Options{Quick: true, LongTransaction: time.Nanosecond})
 				return slices.ContainsFunc(r.Findings, func(f inspect.Finding) bool {
-					return f.Name == name && strings.Contains(f.Who, "rowkeeper")
+					return f.Name == name && strings.Contains(f.Who, u.User.Username())
 				})
 			})
 		}

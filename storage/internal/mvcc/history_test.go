@@ -249,7 +249,7 @@ func TestRestoreWhileStopped(t *testing.T) {
 		case dbtest.Postgres:
 			exec(t, d, "ALTER TABLE rowkeeper_log RENAME TO dumped",
 				"CREATE TABLE rowkeeper_log (LIKE dumped INCLUDING ALL)",
-				"INSERT INTO rowkeeper_log SELECT * FROM dumped", "DROP TABLE dumped")
+				"INSERT INTO rowkeeper_log SELECT * FROM dumped", "DROP TABLE dumped CASCADE")
 		default:
 			// MySQL tells tables apart by their creation, in seconds.
 			for same := 1; same == 1; {
