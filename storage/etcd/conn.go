@@ -61,7 +61,8 @@ func (i *idle) drop() bool {
 	c := first.Value.(*clientConn)
 	c.endLocked()
 	i.mu.Unlock()
-	// TLS would wait until its client takes notice. Who serves the connection hears that it is gone.
+	// TLS would wait until its client takes notice. Who serves the connection hears that it is
+	// gone.
 	below := c.Conn
 	for {
 		over, ok := below.(interface{ NetConn() net.Conn })
