@@ -53,9 +53,9 @@
 //
 // A deletion of a range by itself is one commit, too, if a transaction could hold it. If it is
 // larger, or others have written in the range at each of eight tries, it deletes many keys in a
-// commit, each with a revision of its own. The keys of a lease that lapses or is revoked are deleted
-// in the same way: at one revision, unless they are more than a transaction could delete. Leases
-// that end together may share a revision. No key is attached to the lease meanwhile.
+// commit, each with a revision of its own. The keys of a lease that lapses or is revoked are
+// deleted in the same way: at one revision, unless they are more than a transaction could delete.
+// Leases that end together may share a revision. No key is attached to the lease meanwhile.
 //
 // What a transaction with a write compares has at most 1.5 MiB: values, and keys, which count
 // twice.
