@@ -142,8 +142,8 @@ func (o *AggregatedOptions) ApplyTo(c *genericapiserver.RecommendedConfig,
 	if err := withPriority.ApplyTo(&c.Config, client, c.SharedInformerFactory); err != nil {
 		return fmt.Errorf("cannot use the cluster's priorities of requests: %w", err)
 	}
-	// Upstream's resolver gives the pod's token to webhooks of the name kubernetes.default.svc. Here
-	// that is right: the name and the token belong to the API server of the same cluster.
+	// Upstream's resolver gives the pod's token to webhooks of the name kubernetes.default.svc.
+	// Here that is right: the name and the token belong to the API server of the same cluster.
 	err = o.Admission.ApplyTo(&c.Config, c.SharedInformerFactory, client, dynamicClient,
 		utilfeature.DefaultFeatureGate, c.EffectiveVersion, initializers...)
 	if err != nil {

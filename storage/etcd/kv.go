@@ -476,8 +476,8 @@ func (s *storeServer) DeleteRange(ctx context.Context,
 	return res, nil
 }
 
-// triesAsOne is how often a range is deleted as one before it is deleted in groups. Others may write
-// in it all the time, and its deletion would never end.
+// triesAsOne is how often a range is deleted as one before it is deleted in groups. Others may
+// write in it all the time, and its deletion would never end.
 const triesAsOne = 8
 
 // removeAsOne deletes the keys of a range at one revision, as a transaction does. It returns this

@@ -195,8 +195,8 @@ func sentence(e *mysql.MySQLError) error {
 	return e
 }
 
-// connectError judges an error of opening a connection as a user: nothing was sent that could change
-// anything.
+// connectError judges an error of opening a connection as a user: nothing was sent that could
+// change anything.
 func (c *config) connectError(user string, err error) *contract.Error {
 	var (
 		server    *mysql.MySQLError

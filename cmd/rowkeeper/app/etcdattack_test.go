@@ -198,8 +198,8 @@ func p99(took []time.Duration) time.Duration {
 // nothing unusual, twenty times the p99 before the attack.
 func tolerated(usual time.Duration) time.Duration { return max(time.Second, 20*usual) }
 
-// TestOneClientTakesAllMemory: a client that asks for as much as it can, in each of these ways,
-// and in all of them at once, does not make a process that has a GiB use more. The clients of another
+// TestOneClientTakesAllMemory: a client that asks for as much as it can, in each of these ways, and
+// in all of them at once, does not make a process that has a GiB use more. The clients of another
 // store are answered meanwhile, and not much later than before.
 func TestOneClientTakesAllMemory(t *testing.T) {
 	if testing.Short() || runtime.GOOS != "linux" {

@@ -187,8 +187,8 @@ func TestManySilentConnections(t *testing.T) {
 	}
 }
 
-// TestManySilentClients: clients that begin as those of gRPC do and make no call, or none more, keep
-// nobody out either. Those that have a call keep their connections.
+// TestManySilentClients: clients that begin as those of gRPC do and make no call, or none more,
+// keep nobody out either. Those that have a call keep their connections.
 func TestManySilentClients(t *testing.T) {
 	const most = 3
 	// The beginning of HTTP/2, and a frame of settings, which are the usual ones.

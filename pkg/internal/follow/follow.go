@@ -1,6 +1,6 @@
-// Package follow reads a file of settings again when it changes, while the server runs: for packages
-// authz and signin. A change takes effect as a whole. A wrong file is logged, and the settings of
-// before stay in effect.
+// Package follow reads a file of settings again when it changes, while the server runs: for
+// packages authz and signin. A change takes effect as a whole. A wrong file is logged, and the
+// settings of before stay in effect.
 package follow
 
 import (

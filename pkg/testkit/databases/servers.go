@@ -1,6 +1,6 @@
 // Package databases gives empty databases to tests of API servers that package testkit runs. The
-// environment names the database servers, which run already. Package containers, a module of its own
-// that starts some in containers, is not imported.
+// environment names the database servers, which run already. Package containers, a module of its
+// own that starts some in containers, is not imported.
 package databases
 
 import (

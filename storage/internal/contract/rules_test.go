@@ -147,7 +147,8 @@ var (
 		Swept: 40}
 )
 
-// TestContinues: an answer is put beside an earlier one if it is of the same history, and not older.
+// TestContinues: an answer is put beside an earlier one if it is of the same history, and not
+// older.
 func TestContinues(t *testing.T) {
 	first := State{Head: Position{Epoch: 2, Revision: 10, Token: Token{1}}, Writable: true}
 	for name, tc := range map[string]struct {
