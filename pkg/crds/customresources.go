@@ -55,7 +55,7 @@ type Options struct {
 	// SingleServer says that no server of another machine serves from the database. Otherwise a
 	// creation waits if the definition is younger than 2 s, as in every cluster, so that all
 	// servers know the definition by the time when a client knows of the first object. Servers that
-	// share a SQLite file know it as soon as they have looked into the file, which is at once.
+	// share a SQLite file do not wait: one that has not heard of the definition yet answers 404.
 	SingleServer bool
 	// Roles serves rbac.authorization.k8s.io. Roles then give rights besides those that the
 	// configuration's authorizer gives, if it has one. Who has rights by that one alone gives them

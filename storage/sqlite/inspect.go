@@ -21,37 +21,24 @@ var _ inspect.Driver = driver{}
 // write-ahead log as it is. A store in memory is another process's.
 func (driver) Inspect(ctx context.Context, url string, opts contract.DriverOptions,
 	f func(*inspect.Database) error) error {
-	cfg, err := configure(url, opts)
+	b, c, err := openToRead(ctx, url, opts)
 	if err != nil {
 		return err
 	}
-	if cfg.memory() {
-		return contract.Errorf(contract.Invalid, "memory: names no database of another process")
-	}
-	if err := checkPath(cfg); err != nil {
-		return err
-	}
-	b := newBackend(cfg, opts)
-	c, err := sqlite3.Open(b.dbName)
-	if err != nil {
-		return b.classify(ctx, err)
-	}
-	c.KeepLog()
 	defer func() { _ = c.Close() }() // it has only read
-	c.BusyTimeout(openWait)
 	_, foreign, err := whose(c)
 	switch {
 	case err != nil:
 		return b.classify(ctx, err)
 	case foreign:
-		return notOurs(cfg)
+		return notOurs(b.cfg)
 	}
 	readOnly := c.ReadOnly()
 	if err := c.Set("query_only", "ON"); err != nil {
 		return b.classify(ctx, err)
 	}
 	i := &inspector{backend: b, conn: c, readOnly: readOnly}
-	return f(&inspect.Database{Kind: driver{}.Name(), Where: cfg.name(), Store: cfg.store,
+	return f(&inspect.Database{Kind: driver{}.Name(), Where: b.cfg.name(), Store: b.cfg.store,
 		Newest: migrations.SQLite.Newest(), Indexes: indexes, Ask: i.ask, Repair: i.repair})
 }
 

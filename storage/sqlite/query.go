@@ -9,6 +9,31 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
 )
 
+// openToRead opens a file for a command that only reads. The connection leaves the write-ahead log
+// as it is, and as long as it is open, the log is not copied when another one is closed.
+func openToRead(ctx context.Context, url string, opts contract.DriverOptions) (*backend,
+	*sqlite3.Conn, error) {
+	cfg, err := configure(url, opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	if cfg.memory() {
+		return nil, nil, contract.Errorf(contract.Invalid, "a database in memory has nothing for "+
+			"others to read: name a file in the database URL")
+	}
+	if err := checkPath(cfg); err != nil {
+		return nil, nil, err
+	}
+	b := newBackend(cfg, opts)
+	c, err := sqlite3.Open(b.dbName)
+	if err != nil {
+		return nil, nil, b.classify(ctx, err)
+	}
+	c.KeepLog()
+	c.BusyTimeout(openWait)
+	return b, c, nil
+}
+
 // Query implements [contract.Driver]. The connection is opened for reading only. Another one keeps
 // the write-ahead log from being copied when it is closed.
 func (driver) Query(ctx context.Context, url string, opts contract.DriverOptions, q contract.Query,
@@ -16,28 +41,14 @@ func (driver) Query(ctx context.Context, url string, opts contract.DriverOptions
 	if err := q.Check(); err != nil {
 		return err
 	}
-	cfg, err := configure(url, opts)
+	b, c, err := openToRead(ctx, url, opts)
 	if err != nil {
 		return err
 	}
-	if cfg.memory() {
-		return contract.Errorf(contract.Invalid, "a database in memory has nothing for others to "+
-			"read: name a file in the database URL")
-	}
-	if err := checkPath(cfg); err != nil {
-		return err
-	}
-	b := newBackend(cfg, opts)
-	c, err := sqlite3.Open(b.dbName)
-	if err != nil {
-		return b.classify(ctx, err)
-	}
-	c.KeepLog()
 	defer func() { _ = c.Close() }() // it has only read
-	c.BusyTimeout(openWait)
 	ours, _, err := whose(c)
 	if err == nil && !ours {
-		err = notOurs(cfg)
+		err = notOurs(b.cfg)
 	}
 	if err != nil {
 		return b.classify(ctx, err)
