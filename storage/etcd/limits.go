@@ -277,7 +277,8 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	size := int64(proto.Size(m))
 	c.sent.Add(float64(size))
 	if size < countedBytes {
-		return c.CodecV2.Marshal(v)
+		data, err := proto.MarshalOptions{UseCachedSize: true}.Marshal(m)
+		return mem.BufferSlice{mem.SliceBuffer(data)}, err
 	}
 	to.add(2 * size)
 	data, err := c.CodecV2.Marshal(v)

@@ -85,8 +85,17 @@ func (a *arrivals) end(r *arrival) {
 // received is a request that was read, and not decoded. The codec fills it.
 type received struct {
 	data mem.BufferSlice
-	// answered ends its count. To call it twice does nothing.
-	answered func()
+	// counts is where it counts, and with how much, until it is answered. It is nil if it does not.
+	counts *bound
+	bytes  int64
+}
+
+// answered ends the count. To call it twice does nothing.
+func (r *received) answered() {
+	if r.counts != nil {
+		r.counts.add(-r.bytes)
+		r.counts = nil
+	}
 }
 
 // decode decodes the request, once.
@@ -234,44 +243,43 @@ func (s *countedStream) release() {
 // decodedTimes is how much larger a request is when it was decoded, with what was read of it.
 const decodedTimes = 2
 
-// receive reads the request of a call. It counts until done is called.
+// receive reads the request of a call, which counts from then on.
 func (s *Server) receive(stream grpc.ServerStream, method string,
-	giveUp context.CancelFunc) (r *received, done func(), err error) {
+	giveUp context.CancelFunc) (*received, error) {
 	ctx := stream.Context()
 	arrival, err := s.arrivals.begin(ctx, giveUp)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	r = &received{}
+	r := &received{}
 	err = stream.RecvMsg(r)
 	s.arrivals.end(arrival)
 	if err != nil {
 		r.data.Free()
-		return nil, nil, err
+		return nil, err
 	}
 	s.metrics.received.Add(float64(r.data.Len()))
 	if r.data.Len() > maxBody && !ofKV(stream) {
 		r.data.Free()
-		return nil, nil, rpctypes.ErrGRPCRequestTooLarge
+		return nil, rpctypes.ErrGRPCRequestTooLarge
 	}
-	n := int64(decodedTimes * r.data.Len())
-	if err := s.requests.wait(ctx, n); err != nil {
+	r.bytes = int64(decodedTimes * r.data.Len())
+	if err := s.requests.wait(ctx, r.bytes); err != nil {
 		r.data.Free()
-		return nil, nil, rpctypes.ErrGRPCCanceled
+		return nil, rpctypes.ErrGRPCCanceled
 	}
-	done = sync.OnceFunc(func() { s.requests.add(-n) })
-	r.answered = done
+	r.counts = &s.requests
 	if method == "Txn" {
 		whole := r.data.MaterializeToBuffer(mem.DefaultBufferPool())
 		r.data.Free()
 		r.data = mem.BufferSlice{whole}
 		if most := 3 * s.cfg.MaxTxnOps; operations(whole.ReadOnlyData(), most, 0) > most {
 			r.data.Free()
-			done()
-			return nil, nil, rpctypes.ErrGRPCTooManyOps
+			r.answered()
+			return nil, rpctypes.ErrGRPCTooManyOps
 		}
 	}
-	return r, done, nil
+	return r, nil
 }
 
 // ofKV tells whether the requests of a call have keys and values. Those of all others are small.

@@ -396,11 +396,10 @@ func (s *Server) answer(stream grpc.ServerStream, method *string,
 	defer s.recovered(nil, &err)
 	var r *received
 	if method != nil {
-		var done func()
-		if r, done, err = s.receive(stream, *method, giveUp); err != nil {
+		if r, err = s.receive(stream, *method, giveUp); err != nil {
 			return err
 		}
-		defer done()
+		defer r.answered()
 	}
 	now, release, err := s.enter(ctx)
 	if err != nil {
