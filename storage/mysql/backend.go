@@ -33,8 +33,8 @@ type database struct {
 	commits, heads, tails, reads *sql.DB
 	// admin has a new connection for each use, which is compared with nothing: Identity and Fence
 	// are how a store moves to another server.
-	admin *sql.DB
-	turns *sqlkit.Turns
+	admin                *sql.DB
+	readTurns, tailTurns *sqlkit.Turns
 	// holders are the backends, and who has connected.
 	holders contract.Holders
 }
@@ -63,15 +63,16 @@ var (
 // newDatabase makes the pools. Nothing connects yet.
 func newDatabase(s *server, timeout time.Duration) *database {
 	d := &database{
-		server:  s,
-		log:     s.log,
-		timeout: timeout,
-		commits: s.pool(connector{server: s, transactions: true}, contract.CommitConns),
-		heads:   s.pool(connector{server: s}, headConns),
-		tails:   s.pool(connector{server: s}, tailConns),
-		reads:   s.pool(connector{server: s}, s.cfg.readConns),
-		admin:   s.pool(connector{server: s, transactions: true, once: true}, adminConns),
-		turns:   sqlkit.NewTurns(s.cfg.readConns),
+		server:    s,
+		log:       s.log,
+		timeout:   timeout,
+		commits:   s.pool(connector{server: s, transactions: true}, contract.CommitConns),
+		heads:     s.pool(connector{server: s}, headConns),
+		tails:     s.pool(connector{server: s}, tailConns),
+		reads:     s.pool(connector{server: s}, s.cfg.readConns),
+		admin:     s.pool(connector{server: s, transactions: true, once: true}, adminConns),
+		readTurns: sqlkit.NewTurns(s.cfg.readConns),
+		tailTurns: sqlkit.NewTurns(tailConns),
 	}
 	d.tails.SetConnMaxLifetime(min(s.cfg.connLifetime, contract.PollLifetime))
 	d.holders.Hold()

@@ -72,7 +72,7 @@ func (d *database) Store(ctx context.Context, name string) (contract.Backend, er
 		return nil, d.failed(what, err)
 	}
 	reads := readsOf(b.store)
-	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, d.turns)
+	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, d.readTurns, d.tailTurns)
 	d.holders.Hold()
 	return b, nil
 }

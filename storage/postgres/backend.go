@@ -16,7 +16,7 @@ type database struct {
 	// reads the heads, the logs, and what expiry and compaction need, and must never have to wait
 	// for lists, which use reads.
 	commits, tails, reads *pgxpool.Pool
-	turns                 *sqlkit.Turns
+	readTurns, tailTurns  *sqlkit.Turns
 	address               contract.Address
 	listener              listener
 	sender                sender

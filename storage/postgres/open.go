@@ -65,7 +65,8 @@ WHERE NOT has_table_privilege(name, privilege)`
 
 // connect makes the pools. Nothing connects yet.
 func connect(ctx context.Context, cfg *config) (*database, error) {
-	d := &database{cfg: cfg, turns: sqlkit.NewTurns(int(cfg.pool.MaxConns))}
+	d := &database{cfg: cfg, readTurns: sqlkit.NewTurns(int(cfg.pool.MaxConns)),
+		tailTurns: sqlkit.NewTurns(tailConns)}
 	d.listener = listener{d: d, interval: probeInterval, ears: map[int32]map[*ear]struct{}{}}
 	d.sender = sender{d: d, process: rand.Text(), untold: map[int32]contract.Revision{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
@@ -116,7 +117,7 @@ func (d *database) Store(ctx context.Context, name string) (contract.Backend, er
 	}); err != nil {
 		return nil, err
 	}
-	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, d.turns)
+	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, d.readTurns, d.tailTurns)
 	d.holders.Hold()
 	return b, nil
 }

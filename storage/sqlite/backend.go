@@ -85,6 +85,9 @@ const (
 	groupBytes     = 8 << 20
 )
 
+// tailConns is how many connections read the log, and what expiry and compaction need.
+const tailConns = 2
+
 func (b *backend) Limits() contract.Limits {
 	return contract.Limits{KeyBytes: contract.MaxKeyBytes, ValueBytes: contract.MaxValueBytes,
 		GroupMutations: groupMutations, GroupBytes: groupBytes, GetsInPlace: true}
@@ -234,16 +237,17 @@ func newBackend(cfg config, opts contract.DriverOptions) *backend {
 		b.dbName = "/rowkeeper-" + rand.Text()
 		p := sqlite3.NewPool(1, b.connect)
 		b.commits, b.heads, b.tails, b.reads, b.polls = p, p, p, p, p
-		b.KeysReader.Reader = sqlkit.NewReader(b, &reads, sqlkit.NewTurns(1))
+		b.KeysReader.Reader = sqlkit.NewReader(b, &reads, sqlkit.NewTurns(1), sqlkit.NewTurns(1))
 		return b
 	}
 	b.commits = sqlite3.NewPool(1, b.connectWriter)
 	// Reads of the head and of the log have connections of their own, which no number of lists can
 	// take.
 	b.heads = sqlite3.NewPool(1, b.connectReader)
-	b.tails = sqlite3.NewPool(2, b.connectReader)
+	b.tails = sqlite3.NewPool(tailConns, b.connectReader)
 	b.reads = sqlite3.NewPool(cfg.readers, b.connectReader)
 	b.polls = sqlite3.NewPool(1, b.connectReader)
-	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, sqlkit.NewTurns(cfg.readers))
+	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, sqlkit.NewTurns(cfg.readers),
+		sqlkit.NewTurns(tailConns))
 	return b
 }

@@ -14,8 +14,9 @@ import (
 
 // Reader implements the reads of [contract.Backend].
 type Reader struct {
-	db   Runner
-	line *line
+	db Runner
+	// reads has the turns of the classes Single and List, and tails those of the class Tail.
+	reads, tails *line
 	// member, if the store is one, hears of a server that is read-only, or refuses the user.
 	member interface{ leave() }
 
@@ -26,13 +27,15 @@ type Reader struct {
 	usage, growth, quota, everywhere                                   Read
 }
 
-// NewReader makes a Reader.
-func NewReader(db Runner, s *Statements, turns *Turns) *Reader {
+// NewReader makes a Reader, of which reads bounds the classes Single and List, and tails the class
+// Tail.
+func NewReader(db Runner, s *Statements, reads, tails *Turns) *Reader {
 	member, _ := db.(interface{ leave() })
 	return &Reader{
 		member:   member,
 		db:       db,
-		line:     turns.line(),
+		reads:    reads.line(),
+		tails:    tails.line(),
 		state:    Read{What: "read the state", Class: Head, SQL: s.State, OneRow: true},
 		tail:     Read{What: "read the log", Class: Tail, SQL: s.Tail, Columns: 13},
 		parts:    Read{What: "read the log", Class: Tail, SQL: s.Parts, Columns: 13},
@@ -82,16 +85,27 @@ type result struct {
 	err   error
 }
 
+// line is where the reads of a class have their turns, nil if they have none.
+func (r *Reader) line(c Class) *line {
+	switch c {
+	case Single, List:
+		return r.reads
+	case Tail:
+		return r.tails
+	}
+	return nil
+}
+
 // query runs a read. It calls each for every row that has more than the state, until each returns
 // an error.
 func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error,
 	args ...any) (contract.State, error) {
-	if q.Class == List || q.Class == Single {
-		if err := r.line.begin(ctx, q.Class); err != nil {
+	if l := r.line(q.Class); l != nil {
+		if err := l.begin(ctx, q.Class); err != nil {
 			return contract.State{}, contract.Errorf(contract.Unavailable,
 				"cannot %s: other reads were not done in time: %w", q.What, err)
 		}
-		defer r.line.end(q.Class)
+		defer l.end(q.Class)
 	}
 	res := &result{}
 	err := r.db.Query(ctx, q, func(c Cursor) bool {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	mysqldriver "github.com/go-sql-driver/mysql"
@@ -89,7 +90,7 @@ func TestListsLeaveConnections(t *testing.T) {
 		t.Run(fmt.Sprint(test.conns), func(t *testing.T) {
 			f := &fake{began: make(chan sqlkit.Class, 1000), release: make(chan struct{}),
 				rows: []row{{state: writable}}}
-			r := sqlkit.NewReader(f, &sqlkit.Statements{}, sqlkit.NewTurns(test.conns))
+			r := sqlkit.NewReader(f, &sqlkit.Statements{}, sqlkit.NewTurns(test.conns), sqlkit.NewTurns(4))
 			var done sync.WaitGroup
 			lists := []func() error{
 				func() error {
@@ -183,7 +184,8 @@ func TestReadsLeaveConnections(t *testing.T) {
 		p := &pool{taken, fake{began: make(chan sqlkit.Class, 1_000), release: release,
 			rows: []row{{state: writable}}}}
 		b := memdb.New(name, time.Now).Open(contract.DriverOptions{})
-		s, err := mvcc.Open(t.Context(), shared{b, sqlkit.NewReader(p, &sqlkit.Statements{}, turns)},
+		s, err := mvcc.Open(t.Context(), shared{b, sqlkit.NewReader(p, &sqlkit.Statements{}, turns,
+			sqlkit.NewTurns(conns))},
 			mvcc.Config{})
 		if err != nil {
 			t.Fatal(err)
@@ -216,11 +218,56 @@ func TestReadsLeaveConnections(t *testing.T) {
 	reads.Wait()
 }
 
+// TestReplaysLeaveConnections: watches of two stores that catch up take all connections. Another
+// read on these waits for the first piece of the log that ends, and not for all that are wanted.
+func TestReplaysLeaveConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const conns = 4
+		turns, taken := sqlkit.NewTurns(conns), make(chan struct{}, conns)
+		release, open := make(chan struct{}), make(chan struct{})
+		close(open)
+		store := func(release chan struct{}) *sqlkit.Reader {
+			p := &pool{taken, fake{began: make(chan sqlkit.Class, 1_000), release: release,
+				rows: []row{{state: writable}}}}
+			return sqlkit.NewReader(p, &sqlkit.Statements{}, sqlkit.NewTurns(conns), turns)
+		}
+		quiet := store(open)
+		var reads sync.WaitGroup
+		for _, want := range []int{conns - 1, conns} {
+			r := store(release)
+			for range 100 {
+				reads.Go(func() {
+					if _, err := r.Tail(t.Context(), 1, 1, contract.PrevOfAll); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			if synctest.Wait(); len(taken) != want {
+				t.Errorf("%d connections are taken, want %d", len(taken), want)
+			}
+		}
+		answered := false
+		reads.Go(func() {
+			if _, err := quiet.State(t.Context()); err != nil {
+				t.Error(err)
+			}
+			answered = true
+		})
+		synctest.Wait()
+		release <- struct{}{} // a piece of the log ends
+		if synctest.Wait(); !answered {
+			t.Error("the state is not read after a piece of the log")
+		}
+		close(release)
+		reads.Wait()
+	})
+}
+
 // TestClasses: what expiry, compaction, watches and consistent reads need does not wait for lists.
 func TestClasses(t *testing.T) {
 	f := answers(row{state: writable})
 	r := sqlkit.KeysReader{Reader: sqlkit.NewReader(f, &sqlkit.Statements{},
-		sqlkit.NewTurns(4))}
+		sqlkit.NewTurns(4), sqlkit.NewTurns(4))}
 	for _, read := range []struct {
 		class sqlkit.Class
 		ask   func() error
@@ -251,7 +298,7 @@ func TestMaintenanceRefusesReadOnly(t *testing.T) {
 	late := *writable
 	late.Writable = false
 	r := sqlkit.NewReader(answers(row{state: &late, columns: []any{int64(1), int64(2)}}),
-		&sqlkit.Statements{}, sqlkit.NewTurns(4))
+		&sqlkit.Statements{}, sqlkit.NewTurns(4), sqlkit.NewTurns(4))
 	_, first := r.FirstAt(t.Context(), 1)
 	_, size := r.Size(t.Context())
 	for _, err := range []error{first, size} {
@@ -279,18 +326,18 @@ func TestBound(t *testing.T) {
 	slices.Reverse(rows)
 	slices.Reverse(logged)
 	p, err := sqlkit.NewReader(answers(rows...), &sqlkit.Statements{},
-		sqlkit.NewTurns(4)).Page(t.Context(), contract.PageQuery{Limit: 10})
+		sqlkit.NewTurns(4), sqlkit.NewTurns(4)).Page(t.Context(), contract.PageQuery{Limit: 10})
 	if err != nil || len(p.Rows) != 2 || !p.More || p.Rows[0].Key >= p.Rows[1].Key ||
 		p.State.Head.Revision != 9 {
 		t.Errorf("%v", err)
 	}
 	found, _, err := sqlkit.NewReader(answers(rows...), &sqlkit.Statements{},
-		sqlkit.NewTurns(4)).Values(t.Context(), nil)
+		sqlkit.NewTurns(4), sqlkit.NewTurns(4)).Values(t.Context(), nil)
 	if err != nil || len(found) != 2 {
 		t.Errorf("%d rows, %v", len(found), err)
 	}
 	tail, err := sqlkit.NewReader(answers(logged...), &sqlkit.Statements{},
-		sqlkit.NewTurns(4)).Tail(t.Context(), 1, 10, contract.PrevOfAll)
+		sqlkit.NewTurns(4), sqlkit.NewTurns(4)).Tail(t.Context(), 1, 10, contract.PrevOfAll)
 	if err != nil || len(tail.Rows) != 2 || !tail.More ||
 		tail.Rows[0].Revision >= tail.Rows[1].Revision {
 		t.Errorf("%v", err)
@@ -303,7 +350,7 @@ func TestCutOffBeforeState(t *testing.T) {
 	value := strings.Repeat("v", contract.ReadBytes)
 	f := answers(row{columns: []any{"k", int64(1), int64(1), int64(1), int64(0), value}},
 		row{state: writable})
-	_, err := sqlkit.NewReader(f, &sqlkit.Statements{}, sqlkit.NewTurns(4)).Page(
+	_, err := sqlkit.NewReader(f, &sqlkit.Statements{}, sqlkit.NewTurns(4), sqlkit.NewTurns(4)).Page(
 		t.Context(), contract.PageQuery{Limit: 10})
 	if err == nil || contract.ClassOf(err) != contract.Unavailable ||
 		err.Error() != "cannot list keys: enough was read before the row with the state came" {
@@ -327,7 +374,7 @@ func TestExpired(t *testing.T) {
 		{5, "a b ", 0, []row{rows[0], rows[2], rows[3]}},
 	} {
 		expired, next, err := sqlkit.NewReader(answers(test.rows...), &sqlkit.Statements{},
-			sqlkit.NewTurns(4)).Expired(t.Context(), test.limit)
+			sqlkit.NewTurns(4), sqlkit.NewTurns(4)).Expired(t.Context(), test.limit)
 		keys := ""
 		for _, e := range expired {
 			keys += string(e.Key) + " "
@@ -348,7 +395,7 @@ func TestSweepable(t *testing.T) {
 			row{columns: []any{int64(4), int64(0), int64(1)}},
 		)
 		got, err := sqlkit.NewReader(f, &sqlkit.Statements{},
-			sqlkit.NewTurns(1)).Sweepable(t.Context(), 10)
+			sqlkit.NewTurns(1), sqlkit.NewTurns(4)).Sweepable(t.Context(), 10)
 		want := []contract.SweepRow{{ID: 4, Deleted: true}, {ID: 5, Prev: 3}}
 		n, _ := aborted.(int64)
 		if err != nil || !slices.Equal(got.Rows, want) || got.Aborted != contract.Revision(n) ||

@@ -13,7 +13,8 @@ type Class int
 const (
 	// Head reads the state. Every consistent read waits for it.
 	Head Class = iota
-	// Tail reads the newest rows of the log, for which all watches wait.
+	// Tail reads rows of the log, for which all watches wait. Stores leave connections to each
+	// other, and have turns; see [Turns].
 	Tail
 	// Single reads single keys. It shares its connections with List, which leaves some of them, and
 	// stores leave some to each other; see [Turns].

@@ -8,6 +8,9 @@ import (
 
 // Turns bounds how many reads of single keys and lists are under way at the same time, by all
 // stores that share connections for them. Lists leave some connections for reads of single keys.
+// Reads of the log have Turns of their own, which stand before the connections that they share with
+// other reads: so these wait for no more than the first piece of the log that ends, however many
+// watches catch up.
 // The stores take turns, so that one whose clients read without an end delays the reads of another
 // by no more than the first of its own that ends. Beside another store, a store never has all.
 type Turns struct {
@@ -27,7 +30,8 @@ type bounded struct{ most, beside, now int }
 // keptForSingle is how many of the connections that read are kept from lists, if there are so many.
 const keptForSingle = 2
 
-// NewTurns makes the bounds for conns connections for the classes Single and List together.
+// NewTurns makes the bounds for conns connections, for the classes Single and List together, or for
+// the class Tail.
 //
 // Beside others, a store leaves one connection, so that theirs need not wait for its reads at all.
 // One that is alone may use all: there is nobody to wait. Of two connections a store may use both,
@@ -96,8 +100,8 @@ func (s *line) begun(c Class, n int) {
 	}
 }
 
-// begin waits until the store may do another read, of the class Single or List. Every call that
-// returns nil needs an end.
+// begin waits until the store may do another read, of the class Single or List, or where its Turns
+// are for it, Tail. Every call that returns nil needs an end.
 func (s *line) begin(ctx context.Context, c Class) error {
 	t := s.turns
 	t.mu.Lock()
