@@ -72,11 +72,11 @@ func (o *AggregatedOptions) AddFlags(fs *pflag.FlagSet) {
 	usages := map[string]string{
 		"kubeconfig": "File that says where the cluster's API server is, and who the server is " +
 			"there. Implies --aggregated.",
-		"authentication-kubeconfig": "The same for finding out who sends a request, by " +
-			"TokenReviews and the config map " +
+		"authentication-kubeconfig": "File that says the same as --kubeconfig, for asking who " +
+			"sends a request, by TokenReviews and the config map " +
 			authenticationNamespace + "/" + authenticationConfigMap + "." + secondKubeconfig,
-		"authorization-kubeconfig": "The same for finding out what he may do, by " +
-			"SubjectAccessReviews." + secondKubeconfig,
+		"authorization-kubeconfig": "File that says the same as --kubeconfig, for asking what " +
+			"the sender may do, by SubjectAccessReviews." + secondKubeconfig,
 		"client-ca-file": "File with the authorities of users' certificates, in place " +
 			"of those that the cluster says.",
 	}

@@ -49,7 +49,7 @@ func newRestoreCommand(p server.Program) *cobra.Command {
 	replace := false
 	cmd := &cobra.Command{
 		Use:   "restore FILE|-",
-		Short: "Make a backup the content of a database",
+		Short: "Replace the content of a database by a backup",
 		Long: "Restore puts the objects of a backup into a database, which may be of another " +
 			"kind than the one that the backup was made of: with their UIDs, the times at which " +
 			"they expire, and their resourceVersions. Only if the backup is of another store, " +

@@ -16,7 +16,7 @@ func newFenceCommand(p server.Program) *cobra.Command {
 	o := p.StorageOptions()
 	cmd := &cobra.Command{
 		Use:   "fence",
-		Short: "Begin a new history after a restore that the servers cannot notice",
+		Short: "Begin a new history, after a restore that servers cannot notice by themselves",
 		Long: "Fence moves the revision of a store far beyond any that a client or a server " +
 			"can have seen, and gives up all older ones: every watch ends, every cache is filled " +
 			"again, and no revision stands for two different states. Servers do this by " +
