@@ -137,25 +137,29 @@ var advice = map[uint16]string{
 	1036: "the server is read-only: end innodb_force_recovery and innodb_read_only, or point the " +
 		"URL to the primary",
 	1197: "the value does not fit into the server's max_binlog_cache_size: raise it",
-	1290: "the server is read-only: a replica, or not promoted yet; point the URL to the primary",
+	1290: "the server is read-only: if it is a replica, point the URL to the primary; else SET GLOBAL " +
+		"read_only = OFF",
 	1874: "the server is read-only: end innodb_force_recovery and innodb_read_only, or point the " +
 		"URL to the primary",
-	1836: "the server is read-only: a replica, or not promoted yet; point the URL to the primary",
+	1836: "the server is read-only: if it is a replica, point the URL to the primary; else SET GLOBAL " +
+		"read_only = OFF",
 	1047: "the Galera node is not ready: it is not connected to its cluster, or has no quorum",
 	1021: "the server's disk is full: make room there",
 	1114: "the server's disk or tablespace is full: make room there",
 	1129: "the server has blocked this host after connections that failed: mend their cause, and " +
 		"run FLUSH HOSTS (in MySQL 8.4 and later TRUNCATE TABLE performance_schema.host_cache)",
 	1203: "the account has as many connections as it may: raise max_user_connections, or lower " +
-		"pool_max_conns",
+		"pool_max_conns; a process uses up to 17 connections besides",
 	1226: "the account has used up what it may: raise its limits by ALTER USER … WITH, or " +
 		"max_user_connections",
 	1227: "the account lacks a privilege that the error names: grant it",
-	1040: "the server has too many connections: raise max_connections, or lower pool_max_conns",
+	1040: "the server has too many connections: raise max_connections, or lower pool_max_conns; a " +
+		"process uses up to 17 connections besides",
 	1049: "the database does not exist: create it, or correct the URL",
 	1044: "the account has no privileges on the database: grant them, or correct the URL",
 	1045: "access denied: check the user name and the password (in the URL, in password_file, or " +
-		"in MYSQL_PWD), and set tls=true if the account or the server requires TLS",
+		"in MYSQL_PWD), and that the account is for connections from this host; set tls=true if the " +
+		"account or the server requires TLS",
 	1698: "access denied: the account authenticates by its socket; give it a password, or " +
 		"another account",
 	1130: "the server has no account for connections from this host: create one for it, such as " +
@@ -173,10 +177,10 @@ var advice = map[uint16]string{
 	1071: "keys of 1,024 bytes do not fit: the server's innodb_page_size must be 8 KiB or more",
 	1665: "InnoDB does not allow READ COMMITTED with binlog_format=STATEMENT: set binlog_format=ROW",
 	1153: "the value does not fit into the server's max_allowed_packet",
-	1712: "an index is damaged: see the server's log, and restore a backup",
-	1812: "a table's file is missing: see the server's log, and restore a backup",
-	1814: "a table's file was discarded: import it, or restore a backup",
-	1932: "a table's file is missing: see the server's log, and restore a backup",
+	1712: "an index is damaged: see the server's log, and restore a backup into a new database",
+	1812: "a table's file is missing: see the server's log, and restore a backup into a new database",
+	1814: "a table's file was discarded: import it, or restore a backup into a new database",
+	1932: "a table's file is missing: see the server's log, and restore a backup into a new database",
 	1969: "the server's max_statement_time ended the statement",
 	3024: "the server's max_execution_time ended the statement",
 }
@@ -211,7 +215,7 @@ func (c *config) connectError(user string, err error) *contract.Error {
 		return contract.Errorf(classOf(server, contract.Unavailable), "cannot connect to %s as %s: %w", c, user, sentence(server))
 	case errors.As(err, &expired) && expired.Reason == x509.Expired:
 		return contract.Errorf(contract.Denied, "cannot connect to %s: the server's certificate is not "+
-			"valid now, it is valid from %s to %s", c,
+			"valid now, it is valid from %s to %s: renew it, or correct the clock", c,
 			expired.Cert.NotBefore.UTC().Format(time.DateTime),
 			expired.Cert.NotAfter.UTC().Format(time.DateTime))
 	case errors.As(err, &expired):
@@ -219,7 +223,8 @@ func (c *config) connectError(user string, err error) *contract.Error {
 			"hold: %w", c, expired)
 	case errors.As(err, &hostname):
 		return contract.Errorf(contract.Denied, "cannot connect to %s: the server's certificate is for "+
-			"another host: %w", c, hostname)
+			"another host: correct the host in the URL, or the certificate, or name the authority by "+
+			"ssl-ca and set tls=verify-ca: %w", c, hostname)
 	case errors.As(err, &authority):
 		return contract.Errorf(contract.Denied,
 			"cannot connect to %s: the server's certificate is signed by nobody that this "+

@@ -35,8 +35,11 @@ func (d *database) open(ctx context.Context) error {
 	if err != nil {
 		return d.failed("open the database", err)
 	}
-	defer c.Close()
 	f, err := factsOf(c)
+	// It may be the only connection of the pool.
+	if closeErr := c.Close(); err == nil {
+		err = closeErr
+	}
 	if err != nil {
 		return d.failed("open the database", err)
 	}

@@ -92,6 +92,11 @@ func TestOpenErrors(t *testing.T) {
 		fails(t, with(t, db.URL, func(u *url.URL, _ url.Values) { u.Host = "host.invalid:3306" }),
 			contract.Unavailable, "the host name does not resolve")
 
+		// A pool of one connection is enough to open the database.
+		state(t, open(t, with(t, db.URL, func(_ *url.URL, q url.Values) {
+			q.Set("pool_max_conns", "1")
+		})))
+
 		// Nobody listens; somebody listens and says nothing; somebody hangs up.
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

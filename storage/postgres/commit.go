@@ -42,7 +42,7 @@ func damagedGroup(err error) error {
 	var e *pgconn.PgError
 	if errors.As(err, &e) && (e.Code == "XX001" || e.Code == "XX002") {
 		return contract.Errorf(contract.Data, "the database is damaged where it holds a key, which "+
-			"cannot be written: restore a backup (%w)", e)
+			"cannot be written: restore a backup into a new database (%w)", e)
 	}
 	return err
 }

@@ -45,6 +45,7 @@ var planner = map[string]string{
 	"plan_cache_mode":                 "force_generic_plan",
 	"max_parallel_workers_per_gather": "0",
 	"jit":                             "off",
+	"row_security":                    "off", // an error in place of rows that are hidden
 }
 
 // sessionSettings is the statement that sets a session up. Settings that the URL makes are left

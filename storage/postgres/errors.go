@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
@@ -104,8 +105,9 @@ func statementError(e *pgconn.PgError) *contract.Error {
 	}
 	switch e.Code {
 	case "3F000":
-		return contract.Errorf(class, "the schema that this role's search_path names does not exist: "+
-			"create it, or correct search_path in the database URL (%w)", e)
+		return contract.Errorf(class, "no schema that this role's search_path names exists and may be "+
+			"used by the role: create one, or grant it USAGE and CREATE ON SCHEMA …, or correct "+
+			"search_path in the database URL (%w)", e)
 	case "42P01":
 		return contract.Errorf(class, "the database does not hold the tables of a rowkeeper store "+
 			"where this role's search_path leads: run `rowkeeper migrate up` (%w)", e)
@@ -113,11 +115,13 @@ func statementError(e *pgconn.PgError) *contract.Error {
 		return contract.Errorf(class, "the database role lacks a privilege: %s (%w)%.0w", missing(e),
 			e, contract.ErrPrivilege)
 	case "25006":
-		return contract.Errorf(class, "the PostgreSQL server is read-only, a standby or set so (%w)", e)
+		return contract.Errorf(class, "the PostgreSQL server is read-only: if it is a standby, point "+
+			"the database URL to the primary; else see default_transaction_read_only (SHOW it, and "+
+			"RESET it by ALTER SYSTEM, ALTER DATABASE or ALTER ROLE) (%w)", e)
 	case "53300":
 		return contract.Errorf(class, "PostgreSQL has no connection left for this role: raise "+
 			"max_connections, or the CONNECTION LIMIT of the role or the database, or lower "+
-			"pool_max_conns in the database URL (%w)", e)
+			"pool_max_conns in the database URL; a process uses up to 13 connections besides (%w)", e)
 	case "55P03":
 		return contract.Errorf(class, "the commit lock, or another lock in PostgreSQL, was not free "+
 			"in time (%w)", e)
@@ -133,13 +137,15 @@ func statementError(e *pgconn.PgError) *contract.Error {
 func missing(e *pgconn.PgError) string {
 	const (
 		tables = "grant it SELECT, INSERT, UPDATE and DELETE on the tables rowkeeper_*"
-		schema = "grant it USAGE on the schema, and for migrations CREATE (GRANT CREATE ON SCHEMA " +
-			"public TO the role; since PostgreSQL 15 only the owner of the database has that)"
+		schema = "grant it USAGE on the schema, and for migrations CREATE (GRANT USAGE, CREATE ON " +
+			"SCHEMA %s TO the role; since PostgreSQL 15 only the owner of the database may create " +
+			"tables in public)"
 		owner = "migrate with the role that owns the tables"
 	)
+	name, inSchema := strings.CutPrefix(e.Message, "permission denied for schema ")
 	switch {
-	case strings.HasPrefix(e.Message, "permission denied for schema"):
-		return schema
+	case inSchema:
+		return fmt.Sprintf(schema, pgx.Identifier{name}.Sanitize())
 	case strings.HasPrefix(e.Message, "permission denied for language"):
 		return "for migrations grant it USAGE ON LANGUAGE plpgsql"
 	case strings.HasPrefix(e.Message, "permission denied for table"):
@@ -147,9 +153,10 @@ func missing(e *pgconn.PgError) string {
 	case strings.HasPrefix(e.Message, "must be owner"):
 		return owner
 	case strings.Contains(e.Message, "row-level security"):
-		return "let it see and write all rows: ALTER ROLE the role BYPASSRLS, or drop the policy"
+		return "let it see and write all rows: ALTER ROLE the role BYPASSRLS, or ALTER TABLE … DISABLE " +
+			"ROW LEVEL SECURITY"
 	}
-	return tables + "; " + schema + "; " + owner
+	return tables + "; " + fmt.Sprintf(schema, "public") + "; " + owner
 }
 
 // readError says what a failed read means. Nothing was changed, whatever it was.
@@ -200,7 +207,8 @@ func (c *config) connectError(err error) error {
 				"it (%w)", c.where(), cc.User, e)
 		case strings.HasPrefix(e.Code, "28"):
 			return denied("PostgreSQL at %s refuses the login of the role %q: check the password "+
-				"(in the database URL, PGPASSWORD or password_file) and pg_hba.conf (%w)",
+				"(in the database URL, PGPASSWORD or password_file), that the role exists and its "+
+				"password has not expired (ALTER ROLE … VALID UNTIL), and pg_hba.conf (%w)",
 				c.where(), cc.User, e)
 		case e.Code == "3D000":
 			return denied("PostgreSQL at %s has no database %q: create it, or correct the "+
@@ -222,7 +230,8 @@ func (c *config) connectError(err error) error {
 		return statementError(e)
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
 		return contract.Errorf(contract.ReadOnly, "none of the PostgreSQL servers at %s takes writes: "+
-			"they are standbys or read-only", c.where())
+			"they are standbys or read-only; name the primary, and see default_transaction_read_only "+
+			"there", c.where())
 	case errors.As(err, &expired) && expired.Reason == x509.Expired:
 		return denied("the certificate of PostgreSQL at %s has expired or is not valid yet: "+
 			"renew it, or correct the clock (%w)", c.where(), expired)

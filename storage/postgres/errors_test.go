@@ -47,14 +47,17 @@ func TestServersOwnTrouble(t *testing.T) {
 		{pgconn.PgError{Code: "42501", File: "aclchk.c", Routine: "aclcheck_error"}, contract.Denied,
 			"privilege"},
 		{pgconn.PgError{Code: "42501", Message: "permission denied for schema public"}, contract.Denied,
-			"GRANT CREATE ON SCHEMA"},
+			`GRANT USAGE, CREATE ON SCHEMA "public" TO`},
+		{pgconn.PgError{Code: "42501", Message: "permission denied for schema Rowkeeper's"},
+			contract.Denied, `GRANT USAGE, CREATE ON SCHEMA "Rowkeeper's" TO`},
 		{pgconn.PgError{Code: "42501", Message: "permission denied for table rowkeeper_log"},
 			contract.Denied, "SELECT, INSERT"},
 		{pgconn.PgError{Code: "42501", Message: "must be owner of table rowkeeper_log"}, contract.Denied,
 			"role that owns"},
 		{pgconn.PgError{Code: "42501", Message: "new row violates row-level security policy for table " +
 			`"rowkeeper_log"`}, contract.Denied, "BYPASSRLS"},
-		{pgconn.PgError{Code: "42501", Message: "keine Berechtigung"}, contract.Denied, "GRANT CREATE"},
+		{pgconn.PgError{Code: "42501", Message: "keine Berechtigung"}, contract.Denied,
+			"GRANT USAGE, CREATE"},
 	} {
 		if got := postgres.StatementError(&c.err); got.Class != c.class ||
 			!strings.Contains(got.Error(), c.says) {

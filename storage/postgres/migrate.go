@@ -82,6 +82,7 @@ func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) err
 				settings[limit] = "0"
 			}
 			settings["client_min_messages"] = "warning"
+			settings["row_security"] = planner["row_security"]
 			err = c.setUp(ctx, conn, setConfig(settings, false))
 		}
 		if err != nil {

@@ -19,8 +19,10 @@ func TestMigrateWithoutCreate(t *testing.T) {
 	user := role(t, admin)
 	_, err := postgres.Driver.Migrate(t.Context(), as(t, database, user, secret), options(t))
 	wantClass(t, err, contract.Denied)
-	if !strings.Contains(err.Error(), "GRANT CREATE ON SCHEMA public") {
-		t.Errorf("the error is %v", err)
+	_, advice, _ := strings.Cut(err.Error(), "(GRANT ")
+	advice, _, ok := strings.Cut(advice, " TO the role")
+	if !ok {
+		t.Fatalf("the error is %v", err)
 	}
 	_, err = postgres.Driver.Migrate(t.Context(), with(t, as(t, database, user, secret), "search_path",
 		"nowhere"), options(t))
@@ -28,9 +30,22 @@ func TestMigrateWithoutCreate(t *testing.T) {
 	if !strings.Contains(err.Error(), "search_path") || strings.Contains(err.Error(), "migrate up") {
 		t.Errorf("the error is %v", err)
 	}
-	exec(t, admin, `GRANT CREATE ON SCHEMA public TO `+user)
+	exec(t, admin, `GRANT `+advice+` TO `+user)
 	if _, err := postgres.Driver.Migrate(t.Context(), as(t, database, user, secret),
 		options(t)); err != nil {
+		t.Error(err)
+	}
+
+	// A schema that the role may not use is as one that does not exist.
+	elsewhere := with(t, as(t, database, user, secret), "search_path", "elsewhere")
+	exec(t, admin, `CREATE SCHEMA elsewhere`)
+	_, err = postgres.Driver.Migrate(t.Context(), elsewhere, options(t))
+	wantClass(t, err, contract.Invalid)
+	if !strings.Contains(err.Error(), "grant it USAGE and CREATE ON SCHEMA") {
+		t.Errorf("the error is %v", err)
+	}
+	exec(t, admin, `GRANT USAGE, CREATE ON SCHEMA elsewhere TO `+user)
+	if _, err := postgres.Driver.Migrate(t.Context(), elsewhere, options(t)); err != nil {
 		t.Error(err)
 	}
 }

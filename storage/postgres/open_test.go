@@ -108,6 +108,18 @@ func TestOpenErrors(t *testing.T) {
 			fmt.Sprintf(`GRANT INSERT ON rowkeeper_log TO %s`, user))
 		openError(t, withUser, contract.Denied, user, "grant it", "DELETE ON rowkeeper_log",
 			"UPDATE ON rowkeeper_store")
+		_, err := contract.OpenBackend(t.Context(), postgres.Driver, withUser, options(t))
+		_, advice, _ := strings.Cut(err.Error(), "grant it ")
+		for grant := range strings.SplitSeq(advice, ", ") {
+			exec(t, admin, fmt.Sprintf(`GRANT %s TO %s`, grant, user))
+		}
+		openURL(t, withUser).Close()
+	})
+	t.Run("row-level security", func(t *testing.T) {
+		exec(t, admin, `ALTER TABLE rowkeeper_store ENABLE ROW LEVEL SECURITY`)
+		openError(t, withUser, contract.Denied, "BYPASSRLS", "DISABLE ROW LEVEL SECURITY")
+		exec(t, admin, `ALTER TABLE rowkeeper_store DISABLE ROW LEVEL SECURITY`)
+		openURL(t, withUser).Close()
 	})
 	t.Run("schema that may not be used", func(t *testing.T) {
 		exec(t, admin, `REVOKE USAGE ON SCHEMA public FROM PUBLIC`)

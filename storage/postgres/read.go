@@ -103,7 +103,8 @@ func (c *cursor) Value(i int) []byte         { return c.own.value(i) }
 // writable refuses to write to a server that may be late.
 func writable(s contract.State) error {
 	if !s.Writable {
-		return contract.Errorf(contract.ReadOnly, "the PostgreSQL server is read-only, a standby or set so")
+		return contract.Errorf(contract.ReadOnly, "the PostgreSQL server is read-only, a standby "+
+			"or set so")
 	}
 	return nil
 }

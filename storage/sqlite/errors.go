@@ -46,8 +46,8 @@ func classifyError(name string, err error) error {
 		return contract.Errorf(contract.ReadOnly, "the database %s cannot be written: check the "+
 			"permissions of the file and its directory: %w", name, err)
 	case sqlite3.Corrupt:
-		return contract.Errorf(contract.Invalid, "the database %s is damaged: restore a backup: %w", name,
-			err)
+		return contract.Errorf(contract.Invalid, "the database %s is damaged: restore a backup into a "+
+			"new file: %w", name, err)
 	case sqlite3.NotADB:
 		return contract.Errorf(contract.Invalid, "the file %s is not a SQLite database: name another "+
 			"file in the database URL", name)
@@ -103,6 +103,6 @@ func (b *backend) damagedKey(k contract.Key, err error) error {
 		return err
 	}
 	return contract.Errorf(contract.Data, "the database %s is damaged where it holds the key %q, which "+
-		"cannot be written: restore a backup: %w",
+		"cannot be written: restore a backup into a new file: %w",
 		b.name(), string(k), err)
 }

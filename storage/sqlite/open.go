@@ -310,7 +310,7 @@ func (b *backend) verify(ctx context.Context, c *sqlite3.Conn) error {
 	}
 	text = strings.ReplaceAll(strings.TrimPrefix(text, "*** in database main ***\n"), "\n", "; ")
 	return contract.Errorf(contract.Invalid, "the database %s cannot be used: it is damaged: restore a "+
-		"backup (%s)", b.name(), text)
+		"backup into a new file (%s)", b.name(), text)
 }
 
 const (

@@ -134,7 +134,7 @@ func TestOpenErrors(t *testing.T) {
 		{"no store row", func(t *testing.T, path string) {
 			migrate(t, "sqlite://"+path)
 			sqlExec(t, path, "DELETE FROM rowkeeper_store")
-		}, contract.Invalid, []string{"rowkeeper_store has lost its row", "restore a backup"}, false},
+		}, contract.Invalid, []string{"rowkeeper_store has lost its row", "into a new database"}, false},
 		{"no WAL", func(t *testing.T, path string) {
 			migrate(t, "sqlite://"+path)
 			sqlExec(t, path, "PRAGMA journal_mode = DELETE")
@@ -142,21 +142,21 @@ func TestOpenErrors(t *testing.T) {
 		{"a damaged page", func(t *testing.T, path string) {
 			filled(t, path, 200)
 			damage(t, path, 3*pageSize)
-		}, contract.Invalid, []string{"damaged: restore a backup"}, false},
+		}, contract.Invalid, []string{"damaged: restore a backup into a new file"}, false},
 		{"a damaged page of values", func(t *testing.T, path string) {
 			filled(t, path, 2000)
 			damage(t, path, 100*pageSize)
-		}, contract.Invalid, []string{"damaged: restore a backup"}, false},
+		}, contract.Invalid, []string{"damaged: restore a backup into a new file"}, false},
 		{"a shortened file", func(t *testing.T, path string) {
 			filled(t, path, 200)
 			if err := os.Truncate(path, 4*pageSize); err != nil {
 				t.Fatal(err)
 			}
-		}, contract.Invalid, []string{"damaged", "restore a backup"}, false},
+		}, contract.Invalid, []string{"damaged", "restore a backup into a new file"}, false},
 		{"a lost value", func(t *testing.T, path string) {
 			filled(t, path, 200)
 			sqlExec(t, path, "DELETE FROM rowkeeper_log WHERE revision = 100")
-		}, contract.Invalid, []string{"a key has lost its value", "restore a backup"}, false},
+		}, contract.Invalid, []string{"a key has lost its value", "restore a backup into a new"}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")

@@ -59,7 +59,8 @@ func Errorf(c Class, format string, args ...any) *Error {
 
 // Damaged makes the error of a database that lacks what must be there.
 func Damaged(format string, args ...any) *Error {
-	return Errorf(Invalid, "the database is damaged: "+format+": restore a backup", args...)
+	return Errorf(Invalid, "the database is damaged: "+format+": restore a backup into a new database",
+		args...)
 }
 
 // LostValue is for a key whose newest row is not in the log, or has no value.

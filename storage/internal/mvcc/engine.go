@@ -268,8 +268,8 @@ func (s *Engine) begin(ctx context.Context, again bool) error {
 		return err
 	}
 	if !st.Writable {
-		return contract.Errorf(contract.ReadOnly, "the database is read-only (a standby, not promoted yet, or set so): "+
-			"point the server to the primary")
+		return contract.Errorf(contract.ReadOnly, "the database is read-only: if it "+
+			"is a standby, point the server to the primary, or promote it; if it is set so, end that")
 	}
 	id, settled := s.opened()
 	if settled = settled && !again; !settled {
