@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -666,6 +667,10 @@ func (c *etcdCommand) serve(ctx context.Context, out io.Writer, registry *promet
 		listening.Go(func() { end(httpServer.Serve(l)) })
 	}
 	c.announce(out)
+	// systemd may wait for that, and begins what needs this process. Without it, nothing happens.
+	if _, err := daemon.SdNotify(true, daemon.SdNotifyReady); err != nil {
+		klog.FromContext(ctx).Error(err, "cannot tell systemd that etcd's API is served")
+	}
 	select {
 	case <-ctx.Done():
 		return nil
