@@ -1,8 +1,12 @@
 package tests
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +14,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 )
@@ -144,4 +152,84 @@ func TestUnits(t *testing.T) {
 		commands["rowkeeper-etcd"][i] = anyPort.Replace(argument)
 	}
 	notified(t, commands["rowkeeper-etcd"], func() {})
+}
+
+// TestEtcdDeployment: the arguments of the pods that serve etcd's API work, and the probes are
+// answered without a client's certificate, by which clients alone get in.
+func TestEtcdDeployment(t *testing.T) {
+	root := t.TempDir()
+	content, err := os.ReadFile("../../../deploy/base/etcd/deployment.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var deployment appsv1.Deployment
+	if err := yaml.UnmarshalStrict(content, &deployment); err != nil {
+		t.Fatal(err)
+	}
+	pod := deployment.Spec.Template.Spec.Containers[0]
+	ports := map[string]string{}
+	command := []string{rowkeeperProgram}
+	for _, p := range pod.Ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports[p.Name] = l.Addr().String()
+		l.Close()
+	}
+	for _, argument := range pod.Args {
+		argument = strings.ReplaceAll(argument, "/etc/rowkeeper", root)
+		for _, p := range pod.Ports {
+			argument = strings.ReplaceAll(argument, fmt.Sprintf("0.0.0.0:%d", p.ContainerPort), ports[p.Name])
+		}
+		command = append(command, argument)
+	}
+	serving, database := filepath.Join(root, "serving"), filepath.Join(root, "database")
+	now := time.Now()
+	ca, err := pki.NewAuthority("authority", now, now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := ca.Sign(pki.Server("127.0.0.1"), now, now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := ca.Sign(pki.Client("team-a"), now, now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Mkdir(serving, 0o700), os.Mkdir(database, 0o700),
+		os.WriteFile(filepath.Join(database, "url"), []byte("sqlite:"+filepath.Join(root, "state.db")), 0o600),
+		ca.Write(filepath.Join(serving, "ca.crt"), filepath.Join(root, "ca.key")),
+		server.Write(filepath.Join(serving, "tls.crt"), filepath.Join(serving, "tls.key"))); err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.Cert)
+	get := func(url string, certificates ...tls.Certificate) (int, error) {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots,
+			Certificates: certificates}}
+		defer transport.CloseIdleConnections()
+		response, err := (&http.Client{Transport: transport}).Get(url)
+		if err != nil {
+			return 0, err
+		}
+		return response.StatusCode, response.Body.Close()
+	}
+	notified(t, command, func() {
+		for name, probe := range map[string]*corev1.Probe{"startup": pod.StartupProbe,
+			"liveness": pod.LivenessProbe, "readiness": pod.ReadinessProbe} {
+			if code, err := get("https://" + ports[probe.HTTPGet.Port.StrVal] + probe.HTTPGet.Path); err != nil ||
+				code != http.StatusOK || probe.HTTPGet.Scheme != corev1.URISchemeHTTPS {
+				t.Errorf("the probe of %s: %d, %v", name, code, err)
+			}
+		}
+		if code, err := get("https://" + ports["client"] + "/version"); err == nil {
+			t.Errorf("a client without a certificate: %d", code)
+		}
+		if code, err := get("https://"+ports["client"]+"/version", tls.Certificate{
+			Certificate: [][]byte{client.Cert.Raw}, PrivateKey: client.Key}); err != nil || code != http.StatusOK {
+			t.Errorf("a client with a certificate: %d, %v", code, err)
+		}
+	})
 }
