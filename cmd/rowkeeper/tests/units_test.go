@@ -57,8 +57,8 @@ func unitsAt(t *testing.T, root string) (files []string, commands map[string][]s
 }
 
 // notified runs a service as systemd does one of Type=notify: until it says that it is ready. It is
-// stopped then, and ends in order.
-func notified(t *testing.T, command []string, use func()) {
+// stopped then, and ends in order. It returns what the service has printed.
+func notified(t *testing.T, command []string, use func()) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
@@ -93,6 +93,7 @@ func notified(t *testing.T, command []string, use func()) {
 	if err := <-ended; err != nil {
 		t.Fatalf("%v ends with %v:\n%s", command, err, out.String())
 	}
+	return out.String()
 }
 
 // TestUnits: systemd finds nothing wrong with the units, and what they start does its work. No
@@ -151,7 +152,8 @@ func TestUnits(t *testing.T) {
 	for i, argument := range commands["rowkeeper-etcd"] {
 		commands["rowkeeper-etcd"][i] = anyPort.Replace(argument)
 	}
-	notified(t, commands["rowkeeper-etcd"], func() {})
+	has(t, notified(t, commands["rowkeeper-etcd"], func() {}), "serves etcd's API on https://127.0.0.1:",
+		"\nTry: curl http://127.0.0.1:0/readyz\n", "\nstopped\n")
 }
 
 // TestEtcdDeployment: the arguments of the pods that serve etcd's API work, and the probes are
