@@ -547,7 +547,8 @@ func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err er
 }
 
 // announce says what is served, to people, and what they can try. Where all clients need a
-// certificate, that is a page for operators: whoever has a certificate knows more than this process.
+// certificate, that is a page for operators: whoever has a certificate knows more than this
+// process.
 func (c *etcdCommand) announce(out io.Writer) {
 	try := ""
 	for _, d := range c.doors {

@@ -187,8 +187,8 @@ func TestChartBackup(t *testing.T) {
 	}
 }
 
-// TestChartBackupArguments: what the containers of backups and drills are told, and that a backup is
-// complete before rclone copies it.
+// TestChartBackupArguments: what the containers of backups and drills are told, and that a backup
+// is complete before rclone copies it.
 func TestChartBackupArguments(t *testing.T) {
 	type values = map[string]any
 	arguments := func(o map[string]any, list string) (args []string) {
