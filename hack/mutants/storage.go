@@ -48,7 +48,7 @@ var storage = []mutant{
 		new: "max(len(others)-keep, 0)", in: "pkg/server/commands"},
 	{breaks: "retention", what: "backups of other databases are removed",
 		file: "pkg/server/commands/kept.go", old: "return err != nil || other.Store != b.Store",
-		new: "return err != nil", in: "pkg/server/commands"},
+		new: `return err != nil || other.Store == ""`, in: "pkg/server/commands"},
 	// Reads.
 	{breaks: "list", what: "pages are of different snapshots", file: "storage/list.go",
 		old: "o.At, o.Count, o.Ahead = chunk.Revision, false, 0",
