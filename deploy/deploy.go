@@ -5,6 +5,9 @@ package deploy
 import "embed"
 
 // Manifests are named one by one, because keys, certificates and passwords may lie beside them.
+// Those of etcd's API are for the program rowkeeper alone.
 //
-//go:embed base/*/*.yaml components/*/*.yaml overlays/*/*.yaml overlays/*/database/url
+//go:embed base/cluster/*.yaml base/server/*.yaml components/*/*.yaml overlays/external/*.yaml
+//go:embed overlays/mysql/*.yaml overlays/postgres/*.yaml overlays/sqlite/*.yaml
+//go:embed overlays/mysql/database/url overlays/postgres/database/url
 var Manifests embed.FS

@@ -17,6 +17,9 @@ type Progress = database.Progress
 // RestoreOptions say how to restore a backup.
 type RestoreOptions = database.RestoreOptions
 
+// Comparison tells how a database differs from a backup that holds what the database holds.
+type Comparison = database.Comparison
+
 var (
 	// ErrNotEmpty refuses to restore a backup into a database that has objects.
 	ErrNotEmpty = database.ErrNotEmpty
@@ -25,6 +28,8 @@ var (
 	// ErrNotConfirmed says that nobody can tell whether a backup was restored. It was as a whole,
 	// or not at all.
 	ErrNotConfirmed = database.ErrNotConfirmed
+	// ErrOtherStore refuses to compare a database with the backup of another one.
+	ErrOtherStore = database.ErrOtherStore
 )
 
 // WriteBackup writes everything that the database holds to w: the state at one revision, read in
@@ -67,4 +72,16 @@ func DescribeBackup(r io.Reader) (Backup, error) { return database.DescribeBacku
 func (s *Store) RestoreBackup(ctx context.Context, from io.ReadSeeker,
 	o RestoreOptions) (b Backup, revision int64, err error) {
 	return s.db.RestoreBackup(ctx, from, o)
+}
+
+// CompareBackup compares a backup with the database, which may have been written since. A write
+// gives a key a new revision. So each key whose revision is not beyond that of the backup was there
+// when the backup was made, and has not changed since: it has to be in the backup, byte for byte.
+// Objects that were changed or deleted since are counted, and cannot be compared.
+//
+// The database may be the one that the backup was made of, or one into which it was restored, with
+// the same revisions.
+func (s *Store) CompareBackup(ctx context.Context, from io.Reader,
+	progress Progress) (Comparison, error) {
+	return s.db.CompareBackup(ctx, from, progress)
 }

@@ -175,10 +175,13 @@ func testManifests(t *testing.T) {
 	dir := env.installation.dir
 	// PostgreSQL's is there.
 	write(t, filepath.Join(dir, "overlays", "mysql", "database", "password"), "secret")
-	for _, overlay := range []string{"postgres", "mysql", "sqlite", "external"} {
+	for _, file := range []string{"database/password", "certs/tls.crt", "certs/tls.key", "certs/ca.crt"} {
+		write(t, filepath.Join(dir, "overlays", "etcd", filepath.FromSlash(file)), "secret")
+	}
+	for _, overlay := range []string{"postgres", "mysql", "sqlite", "external", "etcd"} {
 		t.Run(overlay, func(t *testing.T) {
 			dryRun(t, filepath.Join(dir, "overlays", overlay))
-			if overlay != "external" {
+			if overlay != "external" && overlay != "etcd" {
 				checkServer(t, render(t, filepath.Join(dir, "overlays", overlay)))
 			}
 		})

@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -545,8 +546,9 @@ func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err er
 	return e, nil
 }
 
-// announce says what is served, to people. Where clients need a certificate, it proposes nothing:
-// whoever has one knows more than this process.
+// announce says what is served, to people, and what they can try. Where all clients need a
+// certificate, that is a page for operators: whoever has a certificate knows more than this
+// process.
 func (c *etcdCommand) announce(out io.Writer) {
 	try := ""
 	for _, d := range c.doors {
@@ -557,12 +559,17 @@ func (c *etcdCommand) announce(out io.Writer) {
 		}
 		fmt.Fprintln(out)
 		if e, err := c.endpoint(d.url, d.store.tls); err == nil && !e.tls {
-			try = cmp.Or(try, d.url)
+			try = cmp.Or(try, "etcdctl --endpoints "+commandline.Quote(d.url)+
+				" get --prefix --keys-only /")
+		}
+	}
+	for _, u := range c.metricsURLs {
+		if strings.HasPrefix(u, "http:") {
+			try = cmp.Or(try, "curl "+commandline.Quote(strings.TrimSuffix(u, "/")+"/readyz"))
 		}
 	}
 	if try != "" {
-		fmt.Fprintf(out, "Try: etcdctl --endpoints %s get --prefix --keys-only /\n",
-			commandline.Quote(try))
+		fmt.Fprintf(out, "Try: %s\n", try)
 	}
 }
 
@@ -666,6 +673,10 @@ func (c *etcdCommand) serve(ctx context.Context, out io.Writer, registry *promet
 		listening.Go(func() { end(httpServer.Serve(l)) })
 	}
 	c.announce(out)
+	// systemd may wait for that, and begins what needs this process. Without it, nothing happens.
+	if _, err := daemon.SdNotify(true, daemon.SdNotifyReady); err != nil {
+		klog.FromContext(ctx).Error(err, "cannot tell systemd that etcd's API is served")
+	}
 	select {
 	case <-ctx.Done():
 		return nil

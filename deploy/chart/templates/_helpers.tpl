@@ -20,6 +20,45 @@ app.kubernetes.io/instance: {{ include "rowkeeper.name" . }}
 app.kubernetes.io/component: backup
 {{- end -}}
 
+{{/* backupPod, backupContainer and backupVolumes are what the pods of backups and of drills share. */}}
+{{- define "rowkeeper.backupPod" -}}
+restartPolicy: Never
+automountServiceAccountToken: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 0 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile:
+    type: RuntimeDefault
+{{- end -}}
+
+{{- define "rowkeeper.backupContainer" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+{{- end -}}
+
+{{- define "rowkeeper.backupVolumes" -}}
+- name: backup
+  persistentVolumeClaim:
+    claimName: {{ include "rowkeeper.name" . }}-backup
+- name: database
+  projected:
+    defaultMode: 0440
+    sources:
+    - configMap:
+        name: {{ include "rowkeeper.name" . }}-database
+    - secret:
+        name: {{ include "rowkeeper.password" . }}
+        optional: true
+{{- end -}}
+
 {{/* toDNS and toDatabase are rules of network policies. */}}
 {{- define "rowkeeper.toDNS" -}}
 - to:
@@ -76,6 +115,12 @@ sqlite:///var/lib/rowkeeper/state.db
 {{- $given := or .certificates.ca .certificates.cert .certificates.key -}}
 {{- if and .certificates.certManager $given }}{{ fail "certificates.certManager and a certificate exclude each other: choose one" }}{{ end -}}
 {{- if and $given (not (and .certificates.ca .certificates.cert .certificates.key)) }}{{ fail "the serving certificate is not complete: give certificates.ca, cert and key, which \"rowkeeper certs\" writes, or none of them" }}{{ end -}}
+{{- if .etcd.enabled -}}
+{{- if .sqlite.enabled }}{{ fail "etcd.enabled needs a database server: a volume with SQLite is one pod's alone" }}{{ end -}}
+{{- if not .etcd.secret }}{{ fail "name the Secret with tls.crt, tls.key and ca.crt by etcd.secret" }}{{ end -}}
+{{- if or $given .certificates.certManager }}{{ fail "etcd.enabled takes its certificates from etcd.secret, and none from certificates" }}{{ end -}}
+{{- if .prometheus }}{{ fail "prometheus is for a server behind APIServices, and not for etcd.enabled: scrape the port 2381 of its pods" }}{{ end -}}
+{{- end -}}
 {{- if not .groups }}{{ fail "name at least one API group in groups" }}{{ end -}}
 {{- end -}}
 {{- end -}}

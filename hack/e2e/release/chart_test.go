@@ -45,6 +45,9 @@ func TestChart(t *testing.T) {
 				"sqlite": map[string]any{"enabled": true}}},
 		"prometheus and own certificate": {"sqlite", []string{"prometheus", "own-certificate"},
 			map[string]any{"prometheus": true, "sqlite": map[string]any{"enabled": true}}},
+		"etcd": {"etcd", nil, map[string]any{"etcd": map[string]any{"enabled": true,
+			"secret": "rowkeeper-etcd"},
+			"database": map[string]any{"url": url, "password": "secret", "port": 5432}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			overlay := edited(t, c.overlay, c.components,
@@ -60,6 +63,13 @@ func TestChart(t *testing.T) {
 			}
 			// A chart leaves the namespace to those who install it.
 			delete(want, "Namespace/rowkeeper-system")
+			if secret := want["Secret/rowkeeper-etcd"]; name == "etcd" {
+				// and the certificates of etcd's API, which lie in the overlay's directory.
+				if data := under(secret, "data"); len(data) != 3 {
+					t.Errorf("the Secret of the certificates is\n%s", text(t, secret))
+				}
+				delete(want, "Secret/rowkeeper-etcd")
+			}
 			for _, id := range slices.Sorted(maps.Keys(want)) {
 				if !reflect.DeepEqual(got[id], want[id]) {
 					t.Errorf("the chart makes\n%s\nand the overlay\n%s", text(t, got[id]),
@@ -86,13 +96,16 @@ func edited(t *testing.T, overlay string, components []string, url string) (dir 
 	for path, content := range map[string]string{
 		filepath.Join(overlay, "database", "url"):            url,
 		filepath.Join(overlay, "database", "password"):       "secret",
+		filepath.Join(overlay, "certs", "ca.crt"):            "authority",
+		filepath.Join(overlay, "certs", "tls.crt"):           "certificate",
+		filepath.Join(overlay, "certs", "tls.key"):           "key",
 		filepath.Join(dir, "components", "certs", "ca.crt"):  "authority",
 		filepath.Join(dir, "components", "certs", "tls.crt"): "certificate",
 		filepath.Join(dir, "components", "certs", "tls.key"): "key",
 		filepath.Join(overlay, "kustomization.yaml"):         with(t, overlay, components),
 	} {
 		if _, err := os.Stat(filepath.Dir(path)); err != nil {
-			continue // SQLite has no directory database
+			continue // SQLite has no directory database, and only etcd has certs
 		}
 		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
@@ -126,8 +139,14 @@ func TestPrometheusAfterCertificate(t *testing.T) {
 // them no requests, and the disruption budget does not count them. They may connect to the database
 // and to nothing else.
 func TestChartBackup(t *testing.T) {
-	got := chart(t, map[string]any{"backup": map[string]any{"enabled": true}, "prometheus": true,
+	got := chart(t, map[string]any{"backup": map[string]any{"enabled": true,
+		"drill": map[string]any{"enabled": true}}, "prometheus": true,
 		"database": map[string]any{"url": "postgres://db/x", "port": 5433}})
+	if drill := under(got["CronJob/rowkeeper-drill"], "spec", "jobTemplate", "spec", "template",
+		"metadata", "labels"); !reflect.DeepEqual(drill, under(got["CronJob/rowkeeper-backup"], "spec",
+		"jobTemplate", "spec", "template", "metadata", "labels")) {
+		t.Errorf("the labels of the pods of drills are %v", drill)
+	}
 	pod := under(got["CronJob/rowkeeper-backup"], "spec", "jobTemplate", "spec", "template",
 		"metadata", "labels")
 	if len(pod) == 0 {
@@ -165,6 +184,64 @@ func TestChartBackup(t *testing.T) {
 		!reflect.DeepEqual(policy["policyTypes"], []any{"Ingress", "Egress"}) ||
 		policy["ingress"] != nil {
 		t.Errorf("the policy of the backup's pods is\n%s", text(t, policy))
+	}
+}
+
+// TestChartBackupArguments: what the containers of backups and drills are told, and that a backup
+// is complete before rclone copies it.
+func TestChartBackupArguments(t *testing.T) {
+	type values = map[string]any
+	arguments := func(o map[string]any, list string) (args []string) {
+		containers, _ := under(o, "spec", "jobTemplate", "spec", "template", "spec")[list].([]any)
+		for _, c := range containers {
+			for _, a := range c.(map[string]any)["args"].([]any) {
+				args = append(args, fmt.Sprint(a))
+			}
+		}
+		return args
+	}
+	const url = "--database-file=/etc/rowkeeper/database/url"
+	for _, tc := range []struct {
+		backup, etcd         values
+		first, backed, drill []string
+	}{
+		{values{}, nil, nil, []string{"backup", url, "--keep=14", "/backup"}, nil},
+		{values{"keep": 3, "drill": values{"enabled": true, "maxAge": "2h"}},
+			values{"enabled": true, "secret": "s"}, nil, []string{"backup", url, "--keep=3", "/backup"},
+			[]string{"drill", url, "--max-age=2h", "/backup"}},
+		{values{"rclone": values{"destination": "objects:backups", "secret": "s"}}, nil,
+			[]string{"backup", url, "--keep=14", "/backup"},
+			[]string{"copy", "/backup", "objects:backups", "--include=*.backup"}, nil},
+	} {
+		tc.backup["enabled"] = true
+		all := values{"backup": tc.backup, "database": values{"url": "postgres://db/x"}}
+		if tc.etcd != nil {
+			all["etcd"] = tc.etcd
+		}
+		got := chart(t, all)
+		job := got["CronJob/rowkeeper-backup"]
+		if first, backed := arguments(job, "initContainers"), arguments(job, "containers"); !slices.Equal(
+			first, tc.first) || !slices.Equal(backed, tc.backed) {
+			t.Errorf("%v: first %q, then %q", tc.backup, first, backed)
+		}
+		if drill := arguments(got["CronJob/rowkeeper-drill"], "containers"); !slices.Equal(drill, tc.drill) {
+			t.Errorf("%v: drills are told %q, want %q", tc.backup, drill, tc.drill)
+		}
+	}
+}
+
+// TestChartEtcdStores: each store has its server name, and the names of its clients.
+func TestChartEtcdStores(t *testing.T) {
+	got := chart(t, map[string]any{"database": map[string]any{"url": "postgres://db/x"},
+		"etcd": map[string]any{"enabled": true, "secret": "s", "stores": []any{
+			map[string]any{"name": "a", "serverName": "a.example"},
+			map[string]any{"name": "b", "serverName": "b.example", "clientNames": []any{"x", "y"}}}}})
+	container := under(got["Deployment/rowkeeper"], "spec", "template",
+		"spec")["containers"].([]any)[0].(map[string]any)
+	args := fmt.Sprint(container["args"])
+	if want := "--store-server-name=a=a.example --store-server-name=b=b.example " +
+		"--store-client-name=b=x --store-client-name=b=y]"; !strings.HasSuffix(args, want) {
+		t.Errorf("the arguments are %s, want %s at the end", args, want)
 	}
 }
 
@@ -229,6 +306,18 @@ func TestChartRefuses(t *testing.T) {
 			"sqlite.enabled=true"}, "exclude each other"},
 		"backup of SQLite": {[]string{"certificates.certManager=true", "sqlite.enabled=true",
 			"backup.enabled=true"}, "backup.enabled needs a database server"},
+		"etcd without certificates": {[]string{"etcd.enabled=true", "database.url=postgres://db/x"},
+			"by etcd.secret"},
+		"etcd on SQLite": {[]string{"etcd.enabled=true", "etcd.secret=s", "sqlite.enabled=true"},
+			"etcd.enabled needs a database server"},
+		"etcd for Prometheus": {[]string{"etcd.enabled=true", "etcd.secret=s", "prometheus=true",
+			"database.url=postgres://db/x"}, "scrape the port 2381"},
+		"etcd with a certificate": {[]string{"etcd.enabled=true", "etcd.secret=s",
+			"certificates.certManager=true", "database.url=postgres://db/x"}, "from etcd.secret"},
+		"rclone without a Secret": {[]string{"backup.enabled=true", "backup.rclone.destination=a:b",
+			"database.url=postgres://db/x"}, "backup.rclone.secret"},
+		"no backup is kept": {[]string{"backup.enabled=true", "backup.keep=0",
+			"database.url=postgres://db/x"}, "backup/keep"},
 		"unknown value": {[]string{"certificates.certManager=true", "sqlite.enabled=true",
 			"replica=3"}, "replica"},
 	} {
@@ -250,8 +339,11 @@ func TestChartLint(t *testing.T) {
 	for _, certManager := range []string{"true", "false"} {
 		run(t, "helm", "lint", "--strict", "../../../deploy/chart", "--set",
 			"certificates.certManager="+certManager+",prometheus=true,backup.enabled=true,"+
-				"database.url=postgres://db/x")
+				"database.url=postgres://db/x,backup.drill.enabled=true,"+
+				"backup.rclone.destination=a:b,backup.rclone.secret=s")
 	}
+	run(t, "helm", "lint", "--strict", "../../../deploy/chart", "--set", "etcd.enabled=true,"+
+		"etcd.secret=s,backup.enabled=true,database.url=postgres://db/x")
 }
 
 // TestChartOwnCertificate: by default the server makes its certificate, and may change what it

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -16,31 +17,47 @@ import (
 
 func newBackupCommand(p server.Program) *cobra.Command {
 	o := p.StorageOptions()
-	force := false
+	force, keep := false, 0
 	cmd := &cobra.Command{
-		Use:   "backup FILE|-",
+		Use:   "backup FILE|DIRECTORY|-",
 		Short: "Write all objects of a database to a file",
 		Long: "Backup writes the objects of a database, of all kinds and all prefixes, as they " +
 			"were at one moment, while servers go on. Encrypted objects stay encrypted. The file " +
 			"is compressed and has a checksum; it has its name when it is complete and was read " +
 			"back. An older backup of that name is replaced only with --force. It can be " +
-			"restored into a database of any kind. With -, it is written to standard output, " +
-			"and not read back.",
-		Example: "  " + p.Name + " backup --database-file url.txt objects.backup",
-		Args:    commandline.OneFile,
+			"restored into a database of any kind. In a directory, the file gets a name that has " +
+			"the store, the time and the revision, and --keep says how many of them stay there. " +
+			"With -, it is written to standard output, and not read back.",
+		Example: "  " + p.Name + " backup --database-file url.txt objects.backup\n" +
+			"  " + p.Name + " backup --database-file url.txt --keep 14 /var/backups/" + p.Name,
+		Args: commandline.OneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			config, err := commandline.Existing(o)
 			if err != nil {
 				return err
 			}
 			config.RefuseLost = true
-			return backup(cmd.Context(), config, args[0], force, cmd.OutOrStdout(),
+			target := args[0]
+			switch info, err := os.Stat(target); {
+			case keep < 0 || cmd.Flags().Changed("keep") && keep == 0:
+				return server.UsageError{Err: errors.New("--keep has to be greater than 0: " +
+					"without it, all backups stay")}
+			case err == nil && info.IsDir():
+				return backupInto(cmd.Context(), config, target, keep, cmd.OutOrStdout(),
+					cmd.ErrOrStderr())
+			case keep > 0:
+				return server.UsageError{Err: fmt.Errorf("--keep needs a directory, and %s is none: "+
+					"create it, or mount it", target)}
+			}
+			return backup(cmd.Context(), config, target, force, cmd.OutOrStdout(),
 				cmd.ErrOrStderr())
 		},
 	}
 	o.AddDatabaseFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&force, "force", force,
 		"Replace an older backup that has the name of the file.")
+	cmd.Flags().IntVar(&keep, "keep", keep, "How many backups of this store stay in the directory: "+
+		"when the new one is complete, the oldest ones beyond that are removed. Default: all.")
 	return cmd
 }
 
@@ -98,21 +115,7 @@ func backup(ctx context.Context, c storage.Config, name string, force bool, stdo
 	}
 	var b storage.Backup
 	err = commandline.CreateFile(name, force, func(f *os.File) (err error) {
-		if b, err = writeBackup(ctx, store, f, stderr); err != nil {
-			return err
-		}
-		if err := f.Sync(); err != nil {
-			return fmt.Errorf("cannot write the backup: %w", err)
-		}
-		if _, err := f.Seek(0, io.SeekStart); err != nil {
-			return fmt.Errorf("cannot read the backup: %w", err)
-		}
-		bar := commandline.NewBar(stderr)
-		defer bar.End()
-		read, err := storage.ReadBackup(f, bar.Tell)
-		if err == nil && !(read.Objects == b.Objects && read.Revision == b.Revision) {
-			err = errors.New("what was read back is not what was written")
-		}
+		b, err = writeAndRead(ctx, store, f, stderr)
 		return err
 	})
 	if err != nil {
@@ -120,6 +123,64 @@ func backup(ctx context.Context, c storage.Config, name string, force bool, stdo
 	}
 	fmt.Fprintf(stdout, "backed up %s to %s\n", commandline.Describe(b), name)
 	return nil
+}
+
+// backupInto writes a backup into a directory, and removes what keep says. 0 keeps all.
+func backupInto(ctx context.Context, c storage.Config, dir string, keep int, stdout,
+	stderr io.Writer) (err error) {
+	store, err := open(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	var b storage.Backup
+	path, err := commandline.CreateFileIn(dir, c.Store+nameEnd, func(f *os.File) (string, error) {
+		b, err = writeAndRead(ctx, store, f, stderr)
+		return nameOf(c.Store, b), err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "backed up %s to %s\n", commandline.Describe(b), path)
+	if keep == 0 {
+		return nil
+	}
+	removed, err := removeSurplus(dir, c.Store, filepath.Base(path), b, keep)
+	if removed > 0 {
+		fmt.Fprintf(stdout, "removed %d older, to keep %d\n", removed, keep)
+	}
+	return err
+}
+
+// writeAndRead writes a backup to a file, makes it durable, and reads it back.
+func writeAndRead(ctx context.Context, store *storage.Store, f *os.File,
+	stderr io.Writer) (b storage.Backup, err error) {
+	if b, err = writeBackup(ctx, store, f, stderr); err != nil {
+		return b, err
+	}
+	if err := f.Sync(); err != nil {
+		return b, fmt.Errorf("cannot write the backup: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return b, fmt.Errorf("cannot read the backup: %w", err)
+	}
+	bar := commandline.NewBar(stderr)
+	defer bar.End()
+	read, err := storage.ReadBackup(f, bar.Tell)
+	if err == nil && !(read.Objects == b.Objects && read.Revision == b.Revision) {
+		err = errors.New("what was read back is not what was written")
+	}
+	return b, err
+}
+
+// describe reads what a backup says of itself.
+func describe(file string) (storage.Backup, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return storage.Backup{}, fmt.Errorf("cannot read the backup: %w", err)
+	}
+	defer f.Close()
+	return storage.DescribeBackup(f)
 }
 
 func writeBackup(ctx context.Context, store *storage.Store, w io.Writer,

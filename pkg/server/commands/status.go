@@ -111,12 +111,7 @@ func showStatus(ctx context.Context, c storage.Config, backup string, certificat
 }
 
 func backupIn(file string) (*storage.BackupFile, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the backup: %w", err)
-	}
-	defer f.Close()
-	b, err := storage.DescribeBackup(f)
+	b, err := describe(file)
 	if err != nil {
 		return nil, err
 	}

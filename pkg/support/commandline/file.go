@@ -1,6 +1,7 @@
 package commandline
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -18,29 +19,44 @@ func CreateFile(name string, force bool, write func(*os.File) error) error {
 		return err
 	}
 	dir, base := filepath.Split(name)
-	if dir == "" {
-		dir = "."
-	}
-	f, err := os.CreateTemp(dir, "."+base+".*.partial")
+	_, err := create(cmp.Or(dir, "."), base, force, func(f *os.File) (string, error) {
+		return base, write(f)
+	})
+	return err
+}
+
+// CreateFileIn is CreateFile for a file in a directory whose name is known only when it is written.
+// base stands for the name until then. It returns the path. It replaces nothing.
+func CreateFileIn(dir, base string, write func(*os.File) (name string, err error)) (string, error) {
+	return create(dir, base, false, write)
+}
+
+func create(dir, base string, force bool,
+	write func(*os.File) (name string, err error)) (path string, err error) {
+	f, err := os.CreateTemp(dir, "."+base+".*"+Partial)
 	if err != nil {
-		return fmt.Errorf("cannot write the file: %w", err)
+		return "", fmt.Errorf("cannot write the file: %w", err)
 	}
-	err = write(f)
+	name, err := write(f)
 	if closeErr := f.Close(); err == nil {
 		err = closeErr
 	}
+	path = filepath.Join(dir, name)
 	if err == nil {
-		err = replaceable(name, force) // somebody may have written it meanwhile
+		err = replaceable(path, force) // somebody may have written it meanwhile
 	}
 	if err == nil {
-		err = os.Rename(f.Name(), name)
+		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
 		os.Remove(f.Name())
-		return err
+		return "", err
 	}
-	return syncDir(dir)
+	return path, syncDir(dir)
 }
+
+// Partial ends the names of files that are being written, or whose writer was killed.
+const Partial = ".partial"
 
 // syncDir makes the name of a file as durable as its content.
 func syncDir(dir string) error {

@@ -129,9 +129,9 @@ func (in *Import) end(st State) State {
 // ErrNotEmpty refuses to import into a store that has keys.
 var ErrNotEmpty = errors.New("the store is not empty")
 
-// follows tells whether the record may come after the one with an ID, 0 for none: parts first, then
+// Follows tells whether the record may come after the one with an ID, 0 for none: parts first, then
 // the others, each with rising revisions.
-func (r *Record) follows(after RowID) bool {
+func (r *Record) Follows(after RowID) bool {
 	switch id := r.ID(); {
 	case id < 0:
 		return after == 0 || after < 0 && id < after
@@ -152,7 +152,7 @@ func (r *Record) Valid(after RowID, head Revision, limits Limits) error {
 		return fmt.Errorf("key %q: %w", string(r.Key),
 			&LimitError{What: "value", Bytes: len(r.Value), Limit: limits.ValueBytes})
 	case r.Part < 0 || r.Part > MaxParts || r.Part > 0 && r.Revision > lastOfParts ||
-		!r.follows(after) || r.Revision > head || r.Create < 1 || r.Create > r.Revision ||
+		!r.Follows(after) || r.Revision > head || r.Create < 1 || r.Create > r.Revision ||
 		r.Version < 1 || r.Lease < 0 || r.Expiry < 0:
 		return fmt.Errorf("key %q has the revision %d (part %d), the creation revision %d, the "+
 			"version %d, the lease %d and the expiry %d, after row %d and up to revision %d",

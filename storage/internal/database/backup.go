@@ -163,6 +163,9 @@ type RestoreOptions struct {
 	// Replace removes all that the database holds. Otherwise a database that holds objects is
 	// refused with ErrNotEmpty.
 	Replace bool
+	// Scratch is set for a database that no server will use. It does not matter then in which
+	// stores resources are kept.
+	Scratch bool
 	// Progress, if not nil, is told how far it is.
 	Progress Progress
 }
@@ -190,8 +193,10 @@ func (s *Store) RestoreBackup(ctx context.Context, from io.ReadSeeker,
 	if err != nil {
 		return b, 0, err
 	}
-	if err := s.keeps(ctx, kept); err != nil {
-		return b, 0, fmt.Errorf("nothing was restored: %w", err)
+	if !o.Scratch {
+		if err := s.keeps(ctx, kept); err != nil {
+			return b, 0, fmt.Errorf("nothing was restored: %w", err)
+		}
 	}
 	var in *archive.Reader
 	defer func() {

@@ -13,6 +13,6 @@
 //   - placement.go says which store has the objects of a resource, and records it.
 //   - move.go moves the objects of a resource to another store.
 //   - backup.go writes what a store holds to a file, and restores it. The format of the file is in
-//     storage/internal/archive.
+//     storage/internal/archive. compare.go compares a database with such a file.
 //   - keys.go says where the objects of a resource are among the keys.
 package database

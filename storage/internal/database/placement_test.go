@@ -566,6 +566,24 @@ func TestRestoreKeepsStoreFor(t *testing.T) {
 	if err := restore(store, after); err != nil {
 		t.Error(err)
 	}
+	// A scratch database has no such store, and is opened again by somebody who knows of none.
+	scratch := dbtest.Open(t, dbtest.SQLite)
+	first := openDatabase(t, scratch, noCompaction)
+	x.says(restore(first, after), "nothing was restored", `pods are in the store "default"`)
+	if _, err := after.Seek(0, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := first.RestoreBackup(t.Context(), after, RestoreOptions{Scratch: true}); err != nil {
+		t.Error(err)
+	}
+	x.close(first)
+	if _, err := after.Seek(0, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := openDatabase(t, scratch, noCompaction).CompareBackup(t.Context(), after,
+		nil); err != nil || c.Same != c.Backup.Objects {
+		t.Errorf("%+v, %v", c, err)
+	}
 	create(t, r, "b")
 	if n := len(list(t, r)); n != 2 {
 		t.Errorf("there are %d pods", n)

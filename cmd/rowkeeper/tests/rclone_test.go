@@ -1,0 +1,67 @@
+package tests
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// programPath is a program that tests need which this machine need not have. The test is skipped
+// then, unless require names it in the environment.
+func programPath(t *testing.T, name, require string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil && os.Getenv(require) == "" {
+		t.Skipf("there is no %s; %s=1 makes that a failure", name, require)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestBackupByRclone: the commands of docs/operate/backup.md take backups to a remote of rclone and
+// back. A pipe that breaks leaves an object that nobody restores.
+func TestBackupByRclone(t *testing.T) {
+	programPath(t, "rclone", "ROWKEEPER_TEST_RCLONE")
+	dir := t.TempDir()
+	env := []string{"RCLONE_CONFIG=" + filepath.Join(dir, "none"), "RCLONE_CONFIG_OBJECTS_TYPE=alias",
+		"RCLONE_CONFIG_OBJECTS_REMOTE=" + filepath.Join(dir, "remote"),
+		"PATH=" + filepath.Dir(rowkeeperProgram) + ":" + os.Getenv("PATH")}
+	shell := func(want, command string) string {
+		t.Helper()
+		r := run(t, dir, "", env, "bash", "-o", "pipefail", "-c", command)
+		if r.code != 0 || !strings.Contains(r.stdout+r.stderr, want) {
+			t.Fatalf("%s: %d %s%s, want %q", command, r.code, r.stdout, r.stderr, want)
+		}
+		return r.stdout
+	}
+	for name, content := range map[string]string{"url": "sqlite:" + filepath.Join(dir, "a.db"),
+		"other-url": "sqlite:" + filepath.Join(dir, "b.db")} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := start(t, t.TempDir(), "--database=sqlite:"+filepath.Join(dir, "a.db"))
+	s.ok(t, manifest("one", "make"), "create", "-f", "-")
+	shell("backed up 2 objects",
+		`rowkeeper backup --database-file url - | rclone rcat objects:backups/1.backup`)
+	shell("2 objects, as in the backup", `rclone cat objects:backups/1.backup | rowkeeper drill -`)
+	shell("restored 2 objects",
+		`rclone cat objects:backups/1.backup | rowkeeper restore --database-file other-url -`)
+	shell("2 objects, as in the backup", `mkdir backups && `+
+		`rowkeeper backup --database-file url --keep 14 backups && rclone copy backups objects:backups && `+
+		`rclone copy objects:backups fetched && rowkeeper drill --database-file url fetched`)
+
+	whole, err := os.ReadFile(filepath.Join(dir, "remote", "backups", "1.backup"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "remote", "backups", "cut"), whole[:len(whole)-1],
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	shell("the backup cannot be used", `! rclone cat objects:backups/cut | rowkeeper drill -`)
+}
