@@ -164,8 +164,10 @@ func TestOvertakenInTransaction(t *testing.T) {
 	}
 	hold(false)
 	ended(t, watch)
-	if err := s.Arrived(t.Context(), head); err != nil {
-		t.Error(err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Arrived(ctx, head); err != nil {
+		t.Errorf("the process does not go on: %v", err)
 	}
 }
 
