@@ -78,7 +78,7 @@ var drivers = []mutant{
 		old: "mark == markLost || mark != markClosed && bytes == 0", new: "mark == markLost",
 		in: inSQLite, tests: "TestLogLost|TestLogRemoved"},
 	{breaks: "I6", what: "SQLite: the migrations hide a lost log", file: "storage/sqlite/migrate.go",
-		old: "if err == nil && lost && mark != markLost {", new: "if false {", in: inSQLite,
+		old: "lost && mark != markLost {", new: "lost && mark == markLost {", in: inSQLite,
 		tests: "TestLogRemoved"},
 	{breaks: "I6", what: "SQLite: a file is marked in the log alone", file: "storage/sqlite/mark.go",
 		old: "copied, copyErr := c.CopyWholeLog()", new: "copied, copyErr := true, error(nil)",

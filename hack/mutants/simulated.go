@@ -97,9 +97,6 @@ var simulated = []mutant{
 		old: "if !l.visible(q.At) {\n			continue", new: "if false {\n			continue"},
 	{breaks: "I3", what: "a token does not say how many parts there are", file: "mvcc/commit.go",
 		old: "contract.NewTransactionToken(len(rest))", new: "contract.NewToken()"},
-	{breaks: "I3", what: "parts that compaction has removed are taken for damage",
-		file: "mvcc/parts.go", old: "		t.State.Compacted = max(t.State.Compacted, p.State.Compacted)\n",
-		new: ""},
 	{breaks: "I5", what: "a delta leaves out the revision itself", file: "test/memdb/read.go",
 		old: "prev <= q.At", new: "prev < q.At"},
 	// No revision twice.

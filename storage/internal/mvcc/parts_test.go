@@ -164,9 +164,45 @@ func TestOvertakenInTransaction(t *testing.T) {
 	}
 	hold(false)
 	ended(t, watch)
-	if err := s.Arrived(t.Context(), head); err != nil {
-		t.Error(err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Arrived(ctx, head); err != nil {
+		t.Errorf("the process does not go on: %v", err)
 	}
+}
+
+// TestOvertakenBeforeParts: compaction removes a part of a transaction after a watch has read the
+// last row of it, and before it reads the parts. That is no damage.
+func TestOvertakenBeforeParts(t *testing.T) {
+	db := memdb.New(t.Name(), time.Now)
+	writer := openOther(t, db)
+	before := writer.Delivered()
+	r := transact(t, writer, 2, "x")
+	b := db.Open(contract.DriverOptions{})
+	var once sync.Once
+	b.Hook = func(ctx context.Context, method string) error {
+		if method == "Parts" {
+			once.Do(func() {
+				if err := writer.Compact(ctx, put(t, writer, "/k/000", r, "y")); err != nil {
+					t.Error(err)
+				}
+				if err := writer.Sweep(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return nil
+	}
+	s, err := mvcc.Open(t.Context(), b, mvcc.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	watch, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: before})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended(t, watch)
 }
 
 // TestTransactLimits: what does not fit into a group is refused, and so is a key that comes twice.

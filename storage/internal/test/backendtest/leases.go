@@ -196,6 +196,16 @@ func testLeases(f *fixture) {
 	}
 	f.wantAttached(7, "e")
 
+	// One that lapsed before this process served the store could not be renewed, and does not end.
+	f.must(f.b.Locked(f.ctx, contract.LockOptions{}, func(tx contract.Tx) error {
+		return tx.PutLeases([]contract.LeaseRow{{Lease: 5, TTL: 60,
+			Expiry: tx.State().Now.Add(-time.Hour).UnixMicro()}})
+	}))
+	ended, _, err = contract.EndLeases(f.ctx, f.b, []contract.Lease{5}, false,
+		contract.NewServed(time.Minute, time.Now))
+	f.must(err)
+	f.wantEnded(ended, nil, nil)
+
 	f.boundLeases(5, 6, 7)
 
 	// It is removed in its epoch only.

@@ -230,6 +230,18 @@ func testCommitOnCondition(f *fixture) {
 		f.Errorf("the key that was deleted is %+v, %v", row, err)
 	}
 
+	// A part of a transaction has the transaction's revision, as its last row has.
+	f.transaction(put("part", 0, "1"), put("last", 0, "1"))
+	revision := int64(f.seen.Revision)
+	for _, key := range []contract.Key{"part", "last"} {
+		w := put("after "+key, 0, "x")
+		w.If = &contract.Condition{Hold: true, Comparisons: []contract.Comparison{{Start: key,
+			End: key + "\x00", Property: contract.CompareRevision, Number: revision}}}
+		if o := f.commit(w).Outcomes[0]; !o.Accepted {
+			f.Errorf("%q, written in a transaction, compared with its revision: %+v", key, o)
+		}
+	}
+
 	// About as many and as large comparisons as a store takes.
 	w := put("many", 0, "x")
 	w.If = &contract.Condition{Hold: true}
