@@ -71,8 +71,8 @@ func (d *drill) run(ctx context.Context, name, store string, stdin io.Reader) (e
 			return err
 		}
 		if len(all) == 0 {
-			return fmt.Errorf("%s has no backup of the store %q: make one by `%s backup %[1]s`", name, store,
-				d.program)
+			return fmt.Errorf("%s has no backup of the store %q: make one by `%s backup --store %[2]s %[1]s`",
+				name, store, d.program)
 		}
 		name = filepath.Join(name, all[len(all)-1].name)
 	}

@@ -154,7 +154,8 @@ func TestBackupsInADirectory(t *testing.T) {
 	do(ExitOK, "compared with the database: 0 objects, as in the backup", "drill", first, "--max-age=1h", shelf)
 	do(ExitFailure, "--max-age is 1ns", "drill", "--max-age=1ns", shelf)
 	do(ExitFailure, "the backup cannot be used", "drill", broken)
-	do(ExitFailure, "has no backup of the store \"none\"", "drill", "--store=none", shelf)
+	do(ExitFailure, "has no backup of the store \"none\": make one by `bookmarks backup --store none "+
+		shelf+"`", "drill", "--store=none", shelf)
 	do(ExitFailure, "cannot read the backup", "drill", filepath.Join(shelf, "missing"))
 	do(ExitUsage, "--max-age must not be negative", "drill", "--max-age=-1h", shelf)
 	do(ExitUsage, "--store", "drill", "--store=No", shelf)

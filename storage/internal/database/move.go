@@ -154,7 +154,7 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 func (m *move) adopt(ctx context.Context, source, target *mvcc.Engine, to string) error {
 	from := m.is.Store
 	both := fmt.Errorf("both the store %q and the store %q have some: name another store, or "+
-		"delete those in one of the two", from, to)
+		"delete those in one of the two, by `rowkeeper etcd` and a client of etcd", from, to)
 	// What is newer than that is not overlooked.
 	head, err := source.Head(ctx)
 	if err != nil {
@@ -237,8 +237,9 @@ func (m *move) tidy(ctx context.Context) error {
 			return err
 		} else if some {
 			return fmt.Errorf("the store %q, in which they are recorded to be, has none of them, and "+
-				"the store %q has some: restore a backup of the first one, or, if none of them shall "+
-				"be kept, delete those in the second one", m.is.Store, m.is.Also)
+				"the store %q has some: copy those that shall be kept into the first one, or, if none "+
+				"shall be kept, delete those in the second one, by `rowkeeper etcd` and a client of "+
+				"etcd, and repeat the move", m.is.Store, m.is.Also)
 		}
 	}
 	if err := removeAll(ctx, also.mvcc, m.directory, m.is.Copied); err != nil {

@@ -160,7 +160,8 @@ func parseRecord(value []byte) (r record, err error) {
 	}
 	if err != nil {
 		return record{}, contract.Errorf(contract.Invalid, "the record of the stores of resources, in the key %q, "+
-			"cannot be read: restore a backup: %w", string(placementKey), err)
+			"cannot be read: restore a backup of each store into a new database: %w",
+			string(placementKey), err)
 	}
 	return r, nil
 }

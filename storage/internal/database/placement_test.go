@@ -228,7 +228,7 @@ func TestMoveLosesNothing(t *testing.T) {
 		x.close(db)
 	}
 	_, err := MoveResource(t.Context(), x.config, "", "pods", "fast")
-	x.says(err, `both the store "default" and the store "fast" have some`)
+	x.says(err, `both the store "default" and the store "fast" have some`, "`rowkeeper etcd`")
 	for _, store := range []string{"default", "fast"} {
 		if n := x.count(store); n != 1 {
 			t.Errorf("%s has %d pods", store, n)
@@ -330,10 +330,17 @@ func TestMoveKeepsTheLastCopy(t *testing.T) {
 			}
 			for _, to := range []string{"default", "fast"} {
 				_, err := MoveResource(t.Context(), x.config, "", "pods", to)
-				x.says(err, lost+`", in which they are recorded to be, has none of them`)
+				x.says(err, lost+`", in which they are recorded to be, has none of them`,
+					"copy those that shall be kept into the first one", "repeat the move")
 			}
 			if here, there := x.count("default"), x.count("fast"); here+there != 1 {
 				t.Errorf("after %d steps and a loss there are %d and %d pods", steps, here, there)
+			}
+			commit(t, s, contract.Mutation{Key: podKey("a"), Value: []byte(`{}`)})
+			moved := map[string]int64{"default": 1}[lost]
+			x.move("fast", moved)
+			if here, there := x.count("default"), x.count("fast"); here != 0 || there != 1 {
+				t.Errorf("after the copy, there are %d and %d pods", here, there)
 			}
 			d = dbtest.Open(t, d.Kind)
 		}
@@ -353,7 +360,7 @@ func TestRecordIsChecked(t *testing.T) {
 		`{podsHere:{"prefix":"/registry","resource":"pods","store":"fast","also":"-"}}`,
 	} {
 		if r, err := parseRecord([]byte(text)); err == nil ||
-			!strings.Contains(err.Error(), "cannot be read: restore a backup") {
+			!strings.Contains(err.Error(), "cannot be read: restore a backup of each store into a new database") {
 			t.Errorf("%s is taken as %v, %v", text, r.places, err)
 		}
 	}
