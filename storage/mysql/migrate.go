@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,6 +21,9 @@ func (opener) Migrate(ctx context.Context, url string,
 	opts contract.DriverOptions) ([]contract.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
 		var done []migrations.Migration
+		if err := letFirstNode(ctx, db); err != nil {
+			return nil, err
+		}
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
 			steps, err := migrations.Up(ctx, db, migrations.MySQL, migrations.MySQLLocker())
 			done = append(done, steps...)
@@ -30,6 +34,46 @@ func (opener) Migrate(ctx context.Context, url string,
 		}, backoff.WithMaxElapsedTime(time.Minute))
 		return done, err
 	})
+}
+
+// nodeTurn is how long a node of Galera leaves a migration to each node before it.
+const nodeTurn = 5 * time.Second
+
+// letFirstNode waits on Galera until another node has migrated, or has had its time. To make a view,
+// a node locks the tables and views below it, and then waits for its turn among the statements of
+// all nodes. If another node's statement comes first and changes one of these, the two wait for
+// each other for ever. So servers that start together on several nodes leave it to the first node
+// that has one.
+func letFirstNode(ctx context.Context, db *sql.DB) error {
+	var name, index string
+	err := db.QueryRowContext(ctx, `SHOW STATUS LIKE 'wsrep_local_index'`).Scan(&name, &index)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil // it is no Galera cluster
+	}
+	if err != nil {
+		return err
+	}
+	before, err := strconv.Atoi(index)
+	if err != nil {
+		return nil // the server has no cluster, and says that by the greatest number
+	}
+	over := time.NewTimer(time.Duration(before) * nodeTurn)
+	defer over.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := migrations.MySQL.Check(ctx, db)
+		if v := (*migrations.VersionError)(nil); !errors.As(err, &v) || v.Have >= v.Know {
+			return nil // Up finds what else may be wrong
+		}
+		select {
+		case <-tick.C:
+		case <-over.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // collided tells whether a migration failed because another one ran at the same time. On Galera
