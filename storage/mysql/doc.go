@@ -102,8 +102,10 @@
 // Galera (MariaDB): any node may be used, also by processes on different nodes. wsrep_sync_wait
 // makes reads and transactions wait for what the cluster has committed before; see send, takeTurn
 // and failedCommit for what else is different. Groups of different nodes collide, and one of them
-// is tried again: writing through one node is faster. Locks for migrations are the node's own:
-// migrate from one place at a time. A node that is not ready counts as read-only. All nodes count
+// is tried again: writing through one node is faster. Locks for migrations are the node's own, and
+// nodes that make views at once may wait for each other for ever. So servers that start together
+// leave a migration to the first node that has one; see letFirstNode. Migrate by hand through one
+// node. A node that is not ready counts as read-only. All nodes count
 // as one database: it is known by the cluster and the database's name, so a restored dump has to be
 // fenced by hand. With relaxed settings, a cluster whose nodes all lost their power has to be
 // fenced by hand, too: it has no start of its own.

@@ -2,9 +2,11 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -31,6 +33,14 @@ func CheckURL(url string) (*mysql.Config, error) {
 		return nil, err
 	}
 	return c.dial(false, &mysql.NopLogger{})
+}
+
+// LetFirstNode is letFirstNode, as a migration calls it.
+func LetFirstNode(ctx context.Context, url string, opts contract.DriverOptions,
+	turn time.Duration) error {
+	return administering(url, opts, "wait for another node", func(_ *server, db *sql.DB) error {
+		return letFirstNode(ctx, db, turn)
+	})
 }
 
 // Dial returns the configuration of one connection.

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
@@ -198,6 +199,35 @@ func freePort(t testing.TB) int {
 	return port
 }
 
+// testGaleraTurns: of nodes that have a migration before them, one begins, and the others wait for
+// it. If it does not migrate, their turn comes.
+func testGaleraTurns(t *testing.T, c *cluster) {
+	if _, err := admin(t, c.nodes[0].url).ExecContext(t.Context(),
+		"CREATE DATABASE turns"); err != nil {
+		t.Fatal(err)
+	}
+	begins := make(chan string, len(c.nodes))
+	for _, turn := range []time.Duration{time.Millisecond, time.Hour} {
+		for _, n := range c.nodes {
+			url := strings.TrimSuffix(n.url, "store") + "turns"
+			go func() {
+				if err := mysql.LetFirstNode(t.Context(), url, options(t), turn); err != nil {
+					t.Error(err)
+				}
+				begins <- url
+			}()
+		}
+		for i := range c.nodes {
+			url := <-begins
+			if turn == time.Hour && i == 0 {
+				if _, err := mysql.Driver.Migrate(t.Context(), url, options(t)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
 // TestGalera lets backends on all nodes of a cluster commit, fence and resolve at once. There, the
 // commit lock of a node is not one of the others.
 func TestGalera(t *testing.T) {
@@ -206,6 +236,7 @@ func TestGalera(t *testing.T) {
 	for _, n := range c.nodes {
 		backends = append(backends, open(t, n.url))
 	}
+	t.Run("migrations take turns", func(t *testing.T) { testGaleraTurns(t, c) })
 	t.Run("one history", func(t *testing.T) { testGaleraHistory(t, backends) })
 
 	t.Run("reads see what was acknowledged", func(t *testing.T) {

@@ -21,7 +21,7 @@ func (opener) Migrate(ctx context.Context, url string,
 	opts contract.DriverOptions) ([]contract.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
 		var done []migrations.Migration
-		if err := letFirstNode(ctx, db); err != nil {
+		if err := letFirstNode(ctx, db, nodeTurn); err != nil {
 			return nil, err
 		}
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
@@ -39,12 +39,12 @@ func (opener) Migrate(ctx context.Context, url string,
 // nodeTurn is how long a node of Galera leaves a migration to each node before it.
 const nodeTurn = 5 * time.Second
 
-// letFirstNode waits on Galera until another node has migrated, or has had its time. To make a
+// letFirstNode waits on Galera until another node has migrated, or each before it has had its turn. To make a
 // view, a node locks the tables and views below it, and then waits for its turn among the
 // statements of all nodes. If another node's statement comes first and changes one of these, the
 // two wait for each other for ever. So servers that start together on several nodes leave it to the
 // first node that has one.
-func letFirstNode(ctx context.Context, db *sql.DB) error {
+func letFirstNode(ctx context.Context, db *sql.DB, turn time.Duration) error {
 	var name, index string
 	err := db.QueryRowContext(ctx, `SHOW STATUS LIKE 'wsrep_local_index'`).Scan(&name, &index)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -57,7 +57,7 @@ func letFirstNode(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return nil // the server has no cluster, and says that by the greatest number
 	}
-	over := time.NewTimer(time.Duration(before) * nodeTurn)
+	over := time.NewTimer(time.Duration(before) * turn)
 	defer over.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -99,57 +99,49 @@ func newRestoreCommand(p server.Program) *cobra.Command {
 }
 
 func backup(ctx context.Context, c storage.Config, name string, force bool, stdout,
-	stderr io.Writer) (err error) {
-	store, err := open(ctx, c)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	if name == commandline.StandardStream {
-		b, err := writeBackup(ctx, store, stdout, stderr)
-		if err != nil {
+	stderr io.Writer) error {
+	return with(ctx, c, func(store *storage.Store) (err error) {
+		var b storage.Backup
+		if name == commandline.StandardStream {
+			if b, err = writeBackup(ctx, store, stdout, stderr); err == nil {
+				fmt.Fprintf(stderr, "backed up %s\n", commandline.Describe(b))
+			}
 			return err
 		}
-		fmt.Fprintf(stderr, "backed up %s\n", commandline.Describe(b))
-		return nil
-	}
-	var b storage.Backup
-	err = commandline.CreateFile(name, force, func(f *os.File) (err error) {
-		b, err = writeAndRead(ctx, store, f, stderr)
+		err = commandline.CreateFile(name, force, func(f *os.File) (err error) {
+			b, err = writeAndRead(ctx, store, f, stderr)
+			return err
+		})
+		if err == nil {
+			fmt.Fprintf(stdout, "backed up %s to %s\n", commandline.Describe(b), name)
+		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(stdout, "backed up %s to %s\n", commandline.Describe(b), name)
-	return nil
 }
 
 // backupInto writes a backup into a directory, and removes what keep says. 0 keeps all.
 func backupInto(ctx context.Context, c storage.Config, dir string, keep int, stdout,
-	stderr io.Writer) (err error) {
-	store, err := open(ctx, c)
-	if err != nil {
+	stderr io.Writer) error {
+	return with(ctx, c, func(store *storage.Store) error {
+		var b storage.Backup
+		path, err := commandline.CreateFileIn(dir, c.Store+nameEnd,
+			func(f *os.File) (_ string, err error) {
+				b, err = writeAndRead(ctx, store, f, stderr)
+				return nameOf(c.Store, b), err
+			})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(stdout, "backed up %s to %s\n", commandline.Describe(b), path)
+		if keep == 0 {
+			return nil
+		}
+		removed, err := removeSurplus(dir, c.Store, filepath.Base(path), b, keep)
+		if removed > 0 {
+			fmt.Fprintf(stdout, "removed %d older, to keep %d\n", removed, keep)
+		}
 		return err
-	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	var b storage.Backup
-	path, err := commandline.CreateFileIn(dir, c.Store+nameEnd, func(f *os.File) (string, error) {
-		b, err = writeAndRead(ctx, store, f, stderr)
-		return nameOf(c.Store, b), err
 	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(stdout, "backed up %s to %s\n", commandline.Describe(b), path)
-	if keep == 0 {
-		return nil
-	}
-	removed, err := removeSurplus(dir, c.Store, filepath.Base(path), b, keep)
-	if removed > 0 {
-		fmt.Fprintf(stdout, "removed %d older, to keep %d\n", removed, keep)
-	}
-	return err
 }
 
 // writeAndRead writes a backup to a file, makes it durable, and reads it back.

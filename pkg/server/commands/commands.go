@@ -71,8 +71,9 @@ func New(p server.Program, serve *cobra.Command) *cobra.Command {
 	})
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.AddCommand(serve, newCertsCommand(p), newKubeconfigCommand(p), newBackupCommand(p),
-		newRestoreCommand(p), newDrillCommand(p), newFenceCommand(p), newMigrateCommand(p), newStoresCommand(p),
-		newSQLCommand(p), newStatusCommand(p), newDoctorCommand(p), newVersionCommand(p))
+		newRestoreCommand(p), newDrillCommand(p), newFenceCommand(p), newMigrateCommand(p),
+		newStoresCommand(p), newSQLCommand(p), newStatusCommand(p), newDoctorCommand(p),
+		newVersionCommand(p))
 	return root
 }
 

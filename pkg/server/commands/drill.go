@@ -31,7 +31,8 @@ func newDrillCommand(p server.Program) *cobra.Command {
 		Example: "  " + p.Name + " drill --database-file url.txt --max-age 26h /var/backups/" + p.Name,
 		Args:    commandline.OneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d := drill{program: p.Name, drivers: o.Drivers, maxAge: maxAge, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr()}
+			d := drill{program: p.Name, drivers: o.Drivers, maxAge: maxAge,
+				stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr()}
 			if maxAge < 0 {
 				return server.UsageError{Err: errors.New("--max-age must not be negative")}
 			}
@@ -126,7 +127,7 @@ func (d *drill) restore(ctx context.Context, f *os.File) (err error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("cannot read the backup: %w", err)
 	}
-	if err := d.with(ctx, scratch, func(s *storage.Store) error {
+	if err := with(ctx, scratch, func(s *storage.Store) error {
 		bar := commandline.NewBar(d.stderr)
 		defer bar.End()
 		_, _, err := s.RestoreBackup(ctx, f, storage.RestoreOptions{Scratch: true,
@@ -168,21 +169,11 @@ func (d *drill) compare(ctx context.Context, f *os.File, config storage.Config) 
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return c, fmt.Errorf("cannot read the backup: %w", err)
 	}
-	err = d.with(ctx, config, func(s *storage.Store) (err error) {
+	err = with(ctx, config, func(s *storage.Store) (err error) {
 		bar := commandline.NewBar(d.stderr)
 		defer bar.End()
 		c, err = s.CompareBackup(ctx, f, bar.Tell)
 		return err
 	})
 	return c, err
-}
-
-// with opens a database for as long as use takes.
-func (d *drill) with(ctx context.Context, c storage.Config, use func(*storage.Store) error) (err error) {
-	s, err := open(ctx, c)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	return use(s)
 }

@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"github.com/go-logr/logr"
@@ -15,6 +16,15 @@ import (
 func open(ctx context.Context, c storage.Config) (*storage.Store, error) {
 	c.Logger = slog.New(warnings{logr.ToSlogHandler(klog.Background())})
 	return storage.Open(ctx, c)
+}
+
+// with opens a database for as long as use takes.
+func with(ctx context.Context, c storage.Config, use func(*storage.Store) error) error {
+	s, err := open(ctx, c)
+	if err != nil {
+		return err
+	}
+	return errors.Join(use(s), s.Close())
 }
 
 // warnings drops what only informs.
