@@ -13,7 +13,7 @@ import (
 // restores after the server has ended holds each object, by the commands of
 // docs/operate/backup.md, and a server goes on with it.
 func TestLitestream(t *testing.T) {
-	litestream := programPath(t, "litestream", "ROWKEEPER_TEST_LITESTREAM")
+	litestream := programPath(t, "litestream")
 	dir := t.TempDir()
 	database, replica := filepath.Join(dir, "state.db"), "file://"+filepath.Join(dir, "replica")
 	s := start(t, t.TempDir(), "--database=sqlite:"+database)

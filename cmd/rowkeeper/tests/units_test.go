@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // unitsAt copies the units of deploy/systemd, with this program in place of the installed one, and
@@ -96,6 +97,24 @@ func notified(t *testing.T, command []string, use func()) string {
 	return out.String()
 }
 
+// certificates are those of an authority, and of a server and a client that it has signed.
+func certificates(t *testing.T) (ca, server, client *pki.Pair) {
+	t.Helper()
+	now := time.Now()
+	end := now.Add(time.Hour)
+	ca, err := pki.NewAuthority("authority", now, end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if server, err = ca.Sign(pki.Server("127.0.0.1"), now, end); err != nil {
+		t.Fatal(err)
+	}
+	if client, err = ca.Sign(pki.Client("team-a"), now, end); err != nil {
+		t.Fatal(err)
+	}
+	return ca, server, client
+}
+
 // TestUnits: systemd finds nothing wrong with the units, and what they start does its work. No
 // systemd runs them here, so what it forbids the services is not tried.
 func TestUnits(t *testing.T) {
@@ -107,10 +126,8 @@ func TestUnits(t *testing.T) {
 	}
 	files, commands := unitsAt(t, root)
 	t.Run("verify", func(t *testing.T) {
-		if _, err := exec.LookPath("systemd-analyze"); err != nil {
-			t.Skip("there is no systemd-analyze")
-		}
-		if out, err := exec.Command("systemd-analyze", append([]string{"verify"}, files...)...).
+		analyze := programPath(t, "systemd-analyze")
+		if out, err := exec.Command(analyze, append([]string{"verify"}, files...)...).
 			CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("%v: %s", err, out)
 		}
@@ -135,17 +152,9 @@ func TestUnits(t *testing.T) {
 		do("compared with the database: ", commands["rowkeeper-drill"])
 	})
 
-	now := time.Now()
-	ca, err := pki.NewAuthority("authority", now, now.Add(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Sign(pki.Server("127.0.0.1"), now, now.Add(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca, server, _ := certificates(t)
 	if err := errors.Join(ca.Write(etc("pki/ca.crt"), etc("ca.key")),
-		pair.Write(etc("pki/server.crt"), etc("pki/server.key"))); err != nil {
+		server.Write(etc("pki/server.crt"), etc("pki/server.key"))); err != nil {
 		t.Fatal(err)
 	}
 	anyPort := strings.NewReplacer(":2379", ":0", ":2381", ":0")
@@ -172,12 +181,11 @@ func TestEtcdDeployment(t *testing.T) {
 	ports := map[string]string{}
 	command := []string{rowkeeperProgram}
 	for _, p := range pod.Ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := programs.FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
-		ports[p.Name] = l.Addr().String()
-		l.Close()
+		ports[p.Name] = fmt.Sprint("127.0.0.1:", port)
 	}
 	for _, argument := range pod.Args {
 		argument = strings.ReplaceAll(argument, "/etc/rowkeeper", root)
@@ -187,19 +195,7 @@ func TestEtcdDeployment(t *testing.T) {
 		command = append(command, argument)
 	}
 	serving, database := filepath.Join(root, "serving"), filepath.Join(root, "database")
-	now := time.Now()
-	ca, err := pki.NewAuthority("authority", now, now.Add(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := ca.Sign(pki.Server("127.0.0.1"), now, now.Add(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := ca.Sign(pki.Client("team-a"), now, now.Add(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca, server, client := certificates(t)
 	if err := errors.Join(os.Mkdir(serving, 0o700), os.Mkdir(database, 0o700),
 		os.WriteFile(filepath.Join(database, "url"), []byte("sqlite:"+filepath.Join(root, "state.db")), 0o600),
 		ca.Write(filepath.Join(serving, "ca.crt"), filepath.Join(root, "ca.key")),
