@@ -39,8 +39,8 @@ func (opener) Migrate(ctx context.Context, url string,
 // nodeTurn is how long a node of Galera leaves a migration to each node before it.
 const nodeTurn = 5 * time.Second
 
-// letFirstNode waits on Galera until another node has migrated, or each before it has had its turn. To make a
-// view, a node locks the tables and views below it, and then waits for its turn among the
+// letFirstNode waits on Galera until another node has migrated, or each before it has had its turn.
+// To make a view, a node locks the tables and views below it, and then waits for its turn among the
 // statements of all nodes. If another node's statement comes first and changes one of these, the
 // two wait for each other for ever. So servers that start together on several nodes leave it to the
 // first node that has one.
