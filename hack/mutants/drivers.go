@@ -14,6 +14,20 @@ const (
 
 // drivers are faults of the drivers' statements, by the invariant that they break.
 var drivers = []mutant{
+	// A proxy leads connections to another server.
+	{breaks: "I6", what: "PostgreSQL: an answer of another server is used",
+		file: "storage/postgres/connect.go", old: "r.number(0, 6) != g.started",
+		new: "r.number(0, 6) < 0 * g.started", in: inPostgres, tests: "TestPoolerChangesServer"},
+	{breaks: "I6", what: "PostgreSQL: another server gives the commit lock", file: postgresFile,
+		old: "THEN 1 ELSE -1 END", new: "THEN 1 ELSE 1 END", in: inPostgres,
+		tests: "TestPoolerChangesServer"},
+	{breaks: "I6", what: "MySQL: an answer of another server is used",
+		file: "storage/mysql/identity.go", old: "string(r[7].bytes) != f.server",
+		new: "string(r[7].bytes) == \"\"", in: inMySQL, tests: "TestAnotherServer"},
+	{breaks: "I6", what: "connections that were led to another server are kept",
+		file: "storage/internal/sqlkit/member.go",
+		old:  " || errors.Is(err, contract.ErrAnotherServer)", new: "", in: inMySQL,
+		tests: "TestAnotherServer"},
 	// SQLite.
 	{breaks: "space", what: "SQLite: the log is never copied", file: "storage/sqlite/transaction.go",
 		old: "		b.committed(c)\n", new: "", in: inSQLite, tests: "TestLog"},

@@ -52,6 +52,8 @@ type facts struct {
 	mariadb   bool
 	galera    bool
 	maxPacket int
+	// server is what serverID returns, "" on Galera, where any node may answer.
+	server string
 	// The fingerprint identifies the database: the server, the database's name, and the creation of
 	// the tables. Restarts keep it. A dump that is restored, another server that is promoted,
 	// tables that are moved here from another database, and files that are copied change it. It is
@@ -265,6 +267,12 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	}
 	if f.galera, err = inGalera(vars); err != nil {
 		return f, err
+	}
+	switch {
+	case f.mariadb && !f.galera:
+		f.server = vars["server_id"]
+	case !f.mariadb:
+		f.server = vars["server_uuid"]
 	}
 	if f.galera {
 		if err := c.pairs(ctx, s, galeraStatus, vars); err != nil {

@@ -49,8 +49,11 @@
 // was visible for a moment, but not acknowledged yet, may be lost in it; a process that saw it
 // fences. Asynchronous replication loses the newest writes in a failover; see below.
 //
-// A proxy between this program and the server must lead all statements of a connection to one
-// server.
+// A proxy between this program and the server must lead all statements of a transaction to one
+// server. If it goes over to another server and keeps the connections to itself, the first answer
+// tells: each names its server (server_uuid, or MariaDB's server_id), and nothing is used of one that
+// differs; see contract.Gate. That does not tell a server from itself after a restart: behind such a
+// proxy, relaxed settings of durability lose commits unnoticed.
 //
 // Where the server confirms commits before they are on the disk (innodb_flush_log_at_trx_commit
 // other than 1; sync_binlog other than 1 with a binary log; no fsync at all), the store records the

@@ -38,6 +38,18 @@ func openFor(tb testing.TB, url string, timeout time.Duration) contract.Backend 
 // admin opens a database without this package, as an administrator does.
 func admin(tb testing.TB, databaseURL string) *sql.DB {
 	tb.Helper()
+	connector, err := driver.NewConnector(login(tb, databaseURL))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	db := sql.OpenDB(connector)
+	tb.Cleanup(func() { db.Close() })
+	return db
+}
+
+// login is the configuration of a connection past the backend.
+func login(tb testing.TB, databaseURL string) *driver.Config {
+	tb.Helper()
 	u, err := url.Parse(databaseURL)
 	if err != nil {
 		tb.Fatal(err)
@@ -48,13 +60,7 @@ func admin(tb testing.TB, databaseURL string) *sql.DB {
 	c.Net, c.Addr, c.DBName = "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
 	c.Logger = &driver.NopLogger{}
 	c.MultiStatements = true
-	connector, err := driver.NewConnector(c)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	db := sql.OpenDB(connector)
-	tb.Cleanup(func() { db.Close() })
-	return db
+	return c
 }
 
 func exec(tb testing.TB, db interface {

@@ -57,6 +57,15 @@ func factsOf(c *sql.Conn) (f facts, err error) {
 	return f, err
 }
 
+// check refuses an answer of another server than the one that the connection was made to. The row
+// has the columns of the state.
+func (f facts) check(r row) error {
+	if f.server != "" && !r[1].null && string(r[7].bytes) != f.server {
+		return contract.ErrAnotherServer
+	}
+	return nil
+}
+
 // tableCreated returns in which database, by its name as the server keeps it, and when the table
 // that no migration alters was created, no row if it is missing. It reads the dictionary.
 const tableCreated = `

@@ -45,18 +45,37 @@ func TestAnotherServer(t *testing.T) {
 			// It holds the same store, as a restored dump does.
 			exec(t, admin(t, other), "UPDATE rowkeeper_store SET identity = '"+before.Store+"'")
 
-			moveTo := func(t *testing.T, databaseURL string) {
-				p.redirect(databaseURL)
-				p.cutAll()
-				var err error
-				eventually(t, "the connections to be new ones", func() bool {
-					_, err = b.State(t.Context())
-					return contract.ClassOf(err) != contract.Unavailable || err == nil
-				})
-				wantClass(t, err, contract.Fenced)
-				_, err = b.Commit(t.Context(), newGroup(seen, put("b", 0, "")))
-				wantClass(t, err, contract.Fenced)
-				_, err = b.Tail(t.Context(), 1, 10, contract.PrevOfAll)
+			moveTo := func(t *testing.T, cut bool, databaseURL string) {
+				if cut {
+					p.redirect(databaseURL)
+					p.cutAll()
+				} else { // a proxy whose clients keep their connections
+					p.lead(t, databaseURL)
+				}
+				for name, ask := range map[string]func() error{
+					"state": func() error { _, err := b.State(t.Context()); return err },
+					"get":   func() error { _, _, err := b.Get(t.Context(), "a"); return err },
+					"commit": func() error {
+						_, err := b.Commit(t.Context(), newGroup(seen, put("b", 0, "")))
+						return err
+					},
+					"sweep": func() error { _, _, err := contract.SweepBatch(t.Context(), b, 10); return err },
+					"poll": func() error {
+						polled, err := b.(contract.Shared).Poll(t.Context(), []contract.Backend{b}, 1)
+						if err == nil {
+							err = polled[0].Err
+						}
+						return err
+					},
+				} {
+					var err error
+					eventually(t, name+" to say that it is fenced", func() bool {
+						err = ask()
+						return err == nil || contract.ClassOf(err) != contract.Unavailable
+					})
+					wantClass(t, err, contract.Fenced)
+				}
+				_, err := b.Tail(t.Context(), 1, 10, contract.PrevOfAll)
 				wantClass(t, err, contract.Fenced)
 				id, err := b.Identity(t.Context())
 				if err != nil || id.Actual == before.Actual {
@@ -71,9 +90,9 @@ func TestAnotherServer(t *testing.T) {
 				mustPut(t, b, "b")
 				seen, before = state(t, b).Head, id
 			}
-			moveTo(t, other)
+			moveTo(t, true, other)
 			// And back, to a server that lacks all that.
-			moveTo(t, db.URL)
+			moveTo(t, false, db.URL)
 		})
 }
 

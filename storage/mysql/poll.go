@@ -17,6 +17,10 @@ func (d *database) Poll(ctx context.Context, stores []contract.Backend,
 	defer cancel()
 	polled, err := sqlkit.Poll(ctx, &d.server.address, (*pool)(d.tails), stores, due,
 		func(conn link, ids []int64, due int, each func(sqlkit.Cursor)) error {
+			f, err := factsOf(conn.Conn)
+			if err != nil {
+				return err
+			}
 			rows, err := conn.QueryContext(ctx, pollOf(ids, due))
 			if err != nil {
 				return err
@@ -24,6 +28,9 @@ func (d *database) Poll(ctx context.Context, stores []contract.Backend,
 			defer rows.Close()
 			c := &cursor{}
 			return eachRow(rows, stateColumns+6, func(r row) error {
+				if err := f.check(r); err != nil {
+					return err
+				}
 				if d.galera {
 					r[stateColumns+2].bytes = nil // a cluster has no boot
 				}

@@ -1,12 +1,15 @@
 package mysql_test
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/url"
 	"strings"
 	"sync"
 	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
 )
 
 // proxy stands between a backend and its server, and interferes with what the backend sends.
@@ -16,6 +19,8 @@ type proxy struct {
 
 	mu     sync.Mutex
 	target string
+	// other, if not nil, logs in to the server to which the connections that are there are led.
+	other func() *net.TCPConn
 	// intercept is asked about each statement that a client sends. Nil forwards all.
 	intercept func(*link, string) verdict
 	links     map[*link]struct{}
@@ -39,6 +44,8 @@ const (
 // link is a connection through the proxy.
 type link struct {
 	client, server *net.TCPConn
+	// led tells whether the server is not the first one any more.
+	led bool
 	// kept is the last statement that was asked about.
 	kept []byte
 	// answered is closed when the server has closed its side.
@@ -119,6 +126,70 @@ func (p *proxy) redirect(databaseURL string) {
 	p.target = u.Host
 }
 
+// lead leads all connections elsewhere: those that are there, too, when they send their next
+// statement.
+func (p *proxy) lead(t testing.TB, databaseURL string) {
+	c := login(t, databaseURL)
+	p.redirect(databaseURL)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.other = func() (server *net.TCPConn) {
+		c := *c
+		c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err == nil {
+				server = conn.(*net.TCPConn)
+			}
+			return conn, err
+		}
+		connector, err := driver.NewConnector(&c)
+		if err == nil {
+			_, err = connector.Connect(t.Context()) // the link closes it
+		}
+		if err != nil {
+			t.Errorf("log in to the other server: %v", err)
+			return nil
+		}
+		return server
+	}
+	for l := range p.links {
+		l.led = false
+	}
+}
+
+// follow leads a link elsewhere if the proxy does.
+func (p *proxy) follow(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.other == nil || l.led {
+		return
+	}
+	l.led = true
+	if server := p.other(); server != nil {
+		l.server.Close()
+		l.server = server
+		go p.answer(l, server)
+	}
+}
+
+// answer passes on what a server sends.
+func (p *proxy) answer(l *link, server *net.TCPConn) {
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := server.Read(buf)
+		_, _ = l.client.Write(buf[:n]) // what a client that is gone would have been told is lost
+		if err != nil {
+			break
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.server == server { // and not led elsewhere
+		l.client.Close()
+		close(l.answered)
+	}
+}
+
 // cutAll closes all connections, and also connections that are made while it does.
 func (p *proxy) cutAll() {
 	p.mu.Lock()
@@ -137,27 +208,19 @@ func (p *proxy) serve(client *net.TCPConn) {
 		client.Close()
 		return
 	}
-	l := &link{client: client, server: server.(*net.TCPConn), answered: make(chan struct{})}
+	l := &link{client: client, server: server.(*net.TCPConn), answered: make(chan struct{}), led: true}
 	p.mu.Lock()
 	p.links[l] = struct{}{}
 	p.mu.Unlock()
-	go func() {
-		defer close(l.answered)
-		defer client.Close()
-		buf := make([]byte, 1<<16)
-		for {
-			n, err := server.Read(buf)
-			_, _ = client.Write(buf[:n]) // what a client that is gone would have been told is lost
-			if err != nil {
-				return
-			}
-		}
-	}()
+	go p.answer(l, l.server)
 	for {
 		packet, err := readPacket(client)
 		if err != nil {
-			server.Close()
+			l.server.Close()
 			return
+		}
+		if packet[3] == 0 { // a command
+			p.follow(l)
 		}
 		v := forward
 		p.mu.Lock()
@@ -178,11 +241,11 @@ func (p *proxy) serve(client *net.TCPConn) {
 		case deliver:
 			client.Close()
 			if err := l.finish(packet); err != nil {
-				server.Close()
+				l.server.Close()
 			}
 			return
 		}
-		if _, err := server.Write(packet); err != nil {
+		if _, err := l.server.Write(packet); err != nil {
 			client.Close()
 			return
 		}

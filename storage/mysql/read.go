@@ -39,6 +39,10 @@ func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cu
 		return b.failed(r.What, err)
 	}
 	defer conn.Release()
+	f, err := factsOf(conn.Conn)
+	if err != nil {
+		return b.failed(r.What, err)
+	}
 	rows, err := conn.QueryContext(ctx, text, args...)
 	if err != nil {
 		return b.failed(r.What, err)
@@ -46,6 +50,9 @@ func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cu
 	defer rows.Close()
 	c := &cursor{}
 	err = eachRow(rows, stateColumns+r.Columns, func(row row) error {
+		if err := f.check(row); err != nil {
+			return err
+		}
 		c.row, c.own = row, row[stateColumns:]
 		if !each(c) {
 			cancel() // the connection is given up, as the rest would have to be read
@@ -132,7 +139,7 @@ func eachRow(rows *sql.Rows, columns int, each func(row) error) error {
 type row []column
 
 // stateColumns is how many columns the state has, which come first.
-const stateColumns = 7
+const stateColumns = 8
 
 // state returns the state that is in the row, if there is one.
 func (r row) state() (st contract.State, found bool) {

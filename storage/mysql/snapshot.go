@@ -55,13 +55,20 @@ func (b *backend) Snapshot(ctx context.Context,
 // stateOf reads the state in a connection's transaction.
 func (b *backend) stateOf(ctx context.Context, conn *sql.Conn,
 	what string) (st contract.State, err error) {
+	f, err := factsOf(conn)
+	if err != nil {
+		return st, b.failed(what, err)
+	}
 	rows, err := conn.QueryContext(ctx, ofStore(selectState, b.store))
 	if err != nil {
 		return st, b.failed(what, err)
 	}
 	defer rows.Close()
 	found := false
-	err = eachRow(rows, stateColumns, func(r row) error { st, found = r.state(); return nil })
+	err = eachRow(rows, stateColumns, func(r row) error {
+		st, found = r.state()
+		return f.check(r)
+	})
 	switch {
 	case err != nil:
 		return st, b.failed(what, err)

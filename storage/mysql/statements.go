@@ -9,8 +9,8 @@ import (
 // The statements. Three things hold of all of them:
 //
 // A read is one statement, so that its rows and its state come from one snapshot. The state is
-// seven columns: epoch, revision and token of the head, compacted, swept, whether the server is
-// read-only, and the time in microseconds. s is the store row and h the head, both found by primary
+// eight columns: epoch, revision and token of the head, compacted, swept, whether the server is
+// read-only, the time in microseconds, and which server it is. s is the store row and h the head, both found by primary
 // key: The state of a read of many rows is its first row, put before the others by UNION ALL, which
 // needs no temporary table. (Joined to the rows, it costs one: an outer join's rows cannot be had
 // in the order of an index.) A read that returns no state found no head or no store row: the store
@@ -83,10 +83,13 @@ var inTransaction = sqlkit.TxStatements{
 
 // state are the columns of the state, and noState stands in their place in a row without one.
 const (
-	state   = `s.epoch, h.revision, h.token, s.compacted, s.swept, ` + readOnly + `, ` + now
-	noState = `NULL, NULL, NULL, NULL, NULL, NULL, NULL`
+	state   = `s.epoch, h.revision, h.token, s.compacted, s.swept, ` + readOnly + `, ` + now + `, ` + serverID
+	noState = `NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL`
 	// readOnly is where Aurora's readers, too, say so: these have no read_only.
 	readOnly = `IF(@@GLOBAL.innodb_read_only, 1, @@GLOBAL.read_only)`
+	// serverID tells servers apart to which a proxy may lead a connection. Of the two comments MySQL
+	// executes the first, and MariaDB, which has no server_uuid, the second.
+	serverID = `CONCAT('' /*!80000 , @@GLOBAL.server_uuid */ /*M! , @@GLOBAL.server_id */)`
 	now      = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
 )
 
@@ -128,7 +131,7 @@ const selectPoll = `
 (SELECT s.epoch,
         (SELECT h.revision FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
         (SELECT h.token FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
-        s.compacted, s.swept, ` + readOnly + `, ` + now + `,
+        s.compacted, s.swept, ` + readOnly + `, ` + now + `, ` + serverID + `,
         s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes, 9223372036854775807
  FROM rowkeeper_store s FORCE INDEX (PRIMARY)
  WHERE s.id IN (%s))`

@@ -31,9 +31,13 @@ func (b *backend) sweep(p *contract.SweepPlan, deleted *int) *transaction {
 			st    contract.State
 			found bool
 		)
+		f, err := a.server()
+		if err != nil {
+			return nil, err
+		}
 		if err := a.each(stateColumns, func(r row) error {
 			st, found = r.state()
-			return nil
+			return f.check(r)
 		}); err != nil {
 			return nil, err
 		}

@@ -235,18 +235,22 @@ func (b *backend) guard(a *answers) (g contract.Guard, lockWait time.Duration, e
 	return g, max(0, g.State.Now.Sub(asked)), err
 }
 
-// readGuard reads the answer to selectGuard. It refuses a server that is read-only, and one whose
-// schema is too new for this program.
+// readGuard reads the answer to selectGuard. It refuses a server that is read-only, one that is not
+// the one that the connection was made to, and one whose schema is too new for this program.
 func (b *backend) readGuard(a *answers) (g contract.Guard, err error) {
 	var (
 		found  bool
 		oldest int64
 	)
+	f, err := a.server()
+	if err != nil {
+		return g, err
+	}
 	err = a.each(stateColumns+3, func(r row) error {
 		g.State, found = r.state()
 		g.At, g.Aborted, oldest = r.token(stateColumns), r.int(stateColumns+1) != 0,
 			r.int(stateColumns+2)
-		return nil
+		return f.check(r)
 	})
 	switch {
 	case err != nil:

@@ -143,6 +143,8 @@ type greeting struct {
 	number int64
 	// log is the oid of the table, by which the stores of this schema are told from others.
 	log int64
+	// started is when the server was started, in microseconds since 1970.
+	started int64
 	// warnings counts what the server has warned of, and warning is the last.
 	warnings int
 	warning  *pgconn.Notice
@@ -161,6 +163,15 @@ func (g *greeting) watch() (confirmed func() error) {
 		return contract.Errorf(contract.Unknown, "PostgreSQL confirmed the commit with a warning: %w",
 			(*pgconn.PgError)(g.warning))
 	}
+}
+
+// check refuses an answer of another server than the one that the connection was made to. The row
+// has the header.
+func (g *greeting) check(r row) error {
+	if r[0] != nil && r.number(0, 6) != g.started {
+		return contract.ErrAnotherServer
+	}
+	return nil
 }
 
 // greetingKey is where a connection keeps its greeting.

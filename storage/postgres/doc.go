@@ -66,6 +66,11 @@
 // up, each transaction brings its settings along. Notifications cannot work there. This is noticed,
 // and other processes' writes are polled for. Migrations need a direct connection.
 //
+// A pooler that goes over to another server keeps the connections to itself. So each answer, and
+// each commit before its work, tells when its server was started, and nothing is used of a server
+// that differs; see contract.Gate. That does not tell apart two databases of one server: if a
+// pooler is led to another one of them, the connections that poll find it out within a minute.
+//
 // # Several stores
 //
 // All stores of a database are in the same tables, of which the store is the first column of each
@@ -106,8 +111,7 @@
 // commit, and fences when it finds another one, also after a restart in order: no revision is given
 // twice. It cannot force the record itself to the disk, synchronous_commit or not, so a crash
 // within about half a minute after the first commit of a server's run may take the record along.
-// Connections are compared when they are made; a pooler in transaction mode makes new ones behind
-// them, so there it is only noticed when a process starts. full_page_writes=off can damage the
+// Behind a pooler in transaction mode, the next answer finds the new start. full_page_writes=off can damage the
 // database, and loses no commit.
 //
 // Commits are durable: synchronous_commit is switched on for sessions that write if the server's

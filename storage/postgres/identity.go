@@ -24,7 +24,7 @@ func (d *database) place(ctx context.Context, conn *pgx.Conn, g *greeting) error
 	var db int64
 	var name, schema, writer string
 	if err := conn.QueryRow(ctx, sqlPlace).Scan(&recovery, &db, &g.log, &name, &schema, &writer,
-		&g.Boot, &g.Relaxed); err != nil {
+		&g.Boot, &g.Relaxed, &g.started); err != nil {
 		return d.cfg.connectError(err)
 	}
 	if recovery {

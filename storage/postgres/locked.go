@@ -65,9 +65,9 @@ func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(contract.Tx
 			return readError(err)
 		}
 	}
-	if _, err := conn.Exec(ctx, commitLock.sql, b.store); err != nil {
-		if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Code == divisionByZero {
-			return errOutdated
+	if _, err := conn.Exec(ctx, commitLock.sql, greetingOf(conn).started, b.store); err != nil {
+		if e := (*pgconn.PgError)(nil); errors.As(err, &e) && locking[e.Code] != nil {
+			return locking[e.Code]
 		}
 		return readError(err)
 	}

@@ -23,10 +23,13 @@ func (d *database) Poll(ctx context.Context, stores []contract.Backend,
 				return readError(err)
 			}
 			defer rows.Close()
-			c := &cursor{}
+			c, g := &cursor{}, greetingOf(conn.Conn)
 			for rows.Next() {
 				c.row = rows.RawValues()
 				c.own = c.row[stateColumns:]
+				if err := g.check(c.row); err != nil {
+					return err
+				}
 				each(c)
 			}
 			return readError(rows.Err())

@@ -16,13 +16,55 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
 // startPgBouncer puts a pooler before a database, and returns the database's URL through it.
 func startPgBouncer(t testing.TB, database, mode string) string {
+	t.Helper()
+	return newPgBouncer(t, database, mode).URL
+}
+
+// pgBouncer is a pooler.
+type pgBouncer struct {
+	// URL is the database's, through the pooler.
+	URL string
+
+	database, mode, config string
+	port                   int
+	process                *os.Process
+}
+
+// configure writes the configuration, which leads to the database at a URL.
+func (p *pgBouncer) configure(t testing.TB, url *url.URL) {
+	t.Helper()
+	password, _ := url.User.Password()
+	ini := fmt.Sprintf("[databases]\n%s = host=%s port=%s user=%s password=%s dbname=%s\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%d\nunix_socket_dir=\nauth_type=any\npool_mode=%s\ndefault_pool_size=3\n",
+		p.database, url.Hostname(), url.Port(), url.User.Username(), password, url.Path[1:], p.port,
+		p.mode)
+	if err := os.WriteFile(p.config, []byte(ini), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lead leads the connections that there are to another database.
+func (p *pgBouncer) lead(t testing.TB, database string) {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.configure(t, u)
+	if err := p.process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newPgBouncer(t testing.TB, database, mode string) *pgBouncer {
 	t.Helper()
 	program, err := osexec.LookPath("pgbouncer")
 	if err != nil {
@@ -40,14 +82,10 @@ func startPgBouncer(t testing.TB, database, mode string) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	password, _ := u.User.Password()
-	ini := fmt.Sprintf("[databases]\n* = host=%s port=%s user=%s password=%s\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%d\nunix_socket_dir=\nauth_type=any\npool_mode=%s\ndefault_pool_size=3\n",
-		u.Hostname(), u.Port(), u.User.Username(), password, port, mode)
-	config := filepath.Join(dir, "pgbouncer.ini")
-	if err := os.WriteFile(config, []byte(ini), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	cmd := osexec.Command(program, config)
+	p := &pgBouncer{database: u.Path[1:], mode: mode, config: filepath.Join(dir, "pgbouncer.ini"),
+		port: port}
+	p.configure(t, u)
+	cmd := osexec.Command(program, p.config)
 	var log strings.Builder
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if os.Geteuid() == 0 {
@@ -78,8 +116,10 @@ func startPgBouncer(t testing.TB, database, mode string) string {
 			t.Log(log.String())
 		}
 	})
+	p.process = cmd.Process
 	u.Host = fmt.Sprintf("127.0.0.1:%d", port)
 	u.RawQuery = "sslmode=disable"
+	p.URL = u.String()
 	eventually(t, "pgbouncer to listen", func() bool {
 		conn, err := net.Dial("tcp", u.Host)
 		if err == nil {
@@ -87,7 +127,99 @@ func startPgBouncer(t testing.TB, database, mode string) string {
 		}
 		return err == nil
 	})
-	return u.String()
+	return p
+}
+
+// A pooler goes over to another server, and keeps the connections to it. Nothing that the other
+// server answers is believed, and nothing is written there, before the store was fenced.
+func TestPoolerChangesServer(t *testing.T) {
+	first := dbtest.NewServer(t, dbtest.Postgres, dbserver.Options{}).Open()
+	second := dbtest.NewServer(t, dbtest.Postgres, dbserver.Options{}).Open()
+	for _, db := range []dbtest.DB{first, second} {
+		if _, err := postgres.Driver.Migrate(t.Context(), db.URL, options(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pooler := newPgBouncer(t, first.URL, "transaction")
+	b := openURL(t, with(t, pooler.URL, "prepared_statements", "false"))
+	defer b.Close()
+	before, err := b.Identity(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := contract.RecordFingerprint(t.Context(), b, before.Actual); err != nil {
+		t.Fatal(err)
+	}
+	seen := head(t, b)
+	// The other one holds the same store and as many revisions, as a standby does that was promoted.
+	exec(t, connect(t, second.URL), `UPDATE rowkeeper_store SET identity = '`+before.Store+`'`)
+	asks := map[string]func(b contract.Backend) error{
+		"state": func(b contract.Backend) error { _, err := b.State(t.Context()); return err },
+		"get":   func(b contract.Backend) error { _, _, err := b.Get(t.Context(), "a"); return err },
+		"page": func(b contract.Backend) error {
+			_, err := b.Page(t.Context(), contract.PageQuery{Start: "a", End: "b", Limit: 1})
+			return err
+		},
+		"tail": func(b contract.Backend) error {
+			_, err := b.Tail(t.Context(), 1, 10, contract.PrevOfAll)
+			return err
+		},
+		"poll": func(b contract.Backend) error {
+			polled, err := b.(contract.Shared).Poll(t.Context(), []contract.Backend{b}, 1)
+			if err == nil {
+				err = polled[0].Err
+			}
+			return err
+		},
+		"commit": func(b contract.Backend) error {
+			_, err := b.Commit(t.Context(), group(seen, "never"))
+			return err
+		},
+		"sweep": func(b contract.Backend) error {
+			_, err := b.Sweep(t.Context(), &contract.SweepPlan{Epoch: seen.Epoch,
+				Rows: []contract.RowID{1}})
+			return err
+		},
+		"locked": func(b contract.Backend) error {
+			return b.Locked(t.Context(), contract.LockOptions{}, func(tx contract.Tx) error {
+				return tx.Abort(newToken(), seen.Revision)
+			})
+		},
+	}
+	// Each has a process of its own, whose connections are all there.
+	backends := map[string]contract.Backend{}
+	for name := range asks {
+		b := openURL(t, with(t, pooler.URL, "prepared_statements", "false"))
+		defer b.Close()
+		res, err := b.Commit(t.Context(), group(head(t, b), contract.Key(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := b.Get(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		backends[name], seen = b, res.State.Head
+	}
+	pooler.lead(t, second.URL)
+	eventually(t, "the pooler to go over", func() bool { return asks["state"](b) != nil })
+	for name, ask := range asks {
+		err := ask(backends[name])
+		if !errors.Is(err, contract.ErrAnotherServer) {
+			t.Errorf("%s: %v, want that it was led to another server", name, err)
+		}
+		eventually(t, name+" to say that it is fenced", func() bool {
+			err = ask(backends[name])
+			return err == nil || contract.ClassOf(err) != contract.Unavailable
+		})
+		wantClass(t, err, contract.Fenced)
+	}
+	if _, err := contract.StartEpoch(t.Context(), b, contract.Fence{Seen: seen, Replaces: seen.Epoch,
+		Token: newToken(), Jump: 1 << 32, Fingerprint: "second"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Commit(t.Context(), group(head(t, b), "a")); err != nil {
+		t.Error(err)
+	}
 }
 
 // Through a pooler in transaction mode, all but notifications works, and that they do not is

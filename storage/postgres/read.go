@@ -37,10 +37,13 @@ func (b *backend) Query(ctx context.Context, r *sqlkit.Read, each func(sqlkit.Cu
 		return readError(err)
 	}
 	defer rows.Close()
-	c := &cursor{}
+	c, g := &cursor{}, greetingOf(conn.Conn)
 	for rows.Next() {
 		c.row = rows.RawValues()
 		c.own = c.row[stateColumns:]
+		if err := g.check(c.row); err != nil {
+			return err
+		}
 		if !each(c) {
 			cancel() // the connection is given up, as the rest would have to be read
 			return nil

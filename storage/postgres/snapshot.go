@@ -64,7 +64,11 @@ func (b *backend) stateOf(ctx context.Context, conn *pgx.Conn) (st contract.Stat
 	defer rows.Close()
 	found := rows.Next()
 	if found {
-		st = row(rows.RawValues()).state()
+		r := row(rows.RawValues())
+		if err := greetingOf(conn).check(r); err != nil {
+			return st, err
+		}
+		st = r.state()
 	}
 	rows.Close()
 	if err := rows.Err(); err != nil {

@@ -53,13 +53,18 @@ const state = `
 state AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
            NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writable,
-           (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now
+           (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now, ` + started + ` AS started
     FROM rowkeeper_store s
     CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log WHERE store = $store::integer ORDER BY revision DESC LIMIT 1) h
     WHERE s.id = $store::integer
 ), header AS (
-    SELECT ARRAY[epoch, compacted, swept, head, now, writable::int] AS numbers, head_token FROM state
+    SELECT ARRAY[epoch, compacted, swept, head, now, writable::int, started] AS numbers, head_token FROM state
 )`
+
+// started is when the server was started, in microseconds. It tells servers apart that a pooler may
+// lead a connection to: two of them did not start in the same microsecond. (A double is exact
+// there, and costs less than a numeric.)
+const started = `(date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint`
 
 // reads are the statements of the reads.
 var reads = sqlkit.Statements{
@@ -120,7 +125,7 @@ SELECT * FROM header`)
 // $1 stores, $2 of how many of them the expiry is wanted.
 const sqlPoll = `
 SELECT ARRAY[s.epoch, s.compacted, s.swept, h.revision, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-             (NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off')::int], h.token,
+             (NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off')::int, ` + started + `], h.token,
        asked.store::bigint, s.identity, s.boot, s.max_objects, s.max_bytes, coalesce(due.expiry, 9223372036854775807)
 FROM unnest($1::integer[]) WITH ORDINALITY AS asked (store, place)
 CROSS JOIN LATERAL (
@@ -449,14 +454,20 @@ const sqlBegin = `BEGIN ISOLATION LEVEL READ COMMITTED`
 
 const sqlCommit = `COMMIT`
 
+// sameServer fails if the server was not started at $1.
+const sameServer = `sqrt(CASE WHEN ` + started + ` = $1::bigint THEN 1 ELSE -1 END)`
+
 // sqlLock takes the commit lock, and tells when it began to wait for it. The row is not updated, so
 // it keeps one version, however long some snapshot is held.
 //
 // It fails, by a division by zero, if a migration has ended the time of this program's schema
 // version (%d): the row is read as it is when the lock is granted, and the migration had to lock
-// it, too. The work, which is on its way already, is skipped then.
+// it, too. The work, which is on its way already, is skipped then. So it is if the server is not
+// the one that the connection was made to: the square root of a negative number is another error.
+//
+// $1 when that was started.
 var sqlLock = ofStore(`
-SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint, 1 / (oldest_writer <= %d)::int
+SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint, 1 / (oldest_writer <= %d)::int, ` + sameServer + `
 FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 
 // sqlGroup decides and writes a commit group, under the commit lock.
@@ -672,10 +683,13 @@ WHERE e.store = d.store AND e.id = d.id`)
 // different order. It is not the commit lock, and ends with the transaction. The sweep's commit
 // need not wait for the disk, with the commit lock held: what a crash brings back is swept again.
 //
-// It fails like sqlLock if this program's schema version (%d) must not write any more.
+// It fails like sqlLock if this program's schema version (%d) must not write any more, or the
+// server is another one.
+//
+// $1 when the connection's server was started.
 var sqlSweepLock = ofStore(`
 SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, $store::integer), set_config('synchronous_commit', 'off', true),
-       1 / (SELECT oldest_writer <= %d FROM rowkeeper_store WHERE id = $store::integer)::int`)
+       1 / (SELECT oldest_writer <= %d FROM rowkeeper_store WHERE id = $store::integer)::int, ` + sameServer)
 
 // sqlSweepRows reads what a batch of the sweep looks at: the rows from the swept revision to
 // compacted, by the primary key of the log; and the lowest revision that is recorded with an
@@ -688,7 +702,7 @@ var sqlSweepRows = ofStore(`WITH` + state + `, start AS MATERIALIZED (
                 THEN greatest(state.swept, $3::bigint) ELSE state.swept END AS swept
     FROM state
 )
-SELECT ARRAY[state.epoch, state.compacted, start.swept, state.head, state.now, state.writable::int], state.head_token,
+SELECT ARRAY[state.epoch, state.compacted, start.swept, state.head, state.now, state.writable::int, state.started], state.head_token,
        0::bigint, (SELECT min(seen) FROM rowkeeper_aborted WHERE store = $store::integer), NULL
 FROM state CROSS JOIN start
 UNION ALL
@@ -782,7 +796,8 @@ const sqlPlace = `
 SELECT pg_is_in_recovery(), (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
        c.oid::bigint, quote_ident(current_database()), c.relnamespace::regnamespace::text,
        (SELECT xmin::text FROM rowkeeper_schema ORDER BY id LIMIT 1),
-       to_char(pg_postmaster_start_time() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), current_setting('fsync') = 'off'
+       to_char(pg_postmaster_start_time() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), current_setting('fsync') = 'off',
+       ` + started + `
 FROM pg_class c WHERE c.oid = 'rowkeeper_log'::regclass`
 
 // sqlFindGroup reads what is known of a group that was begun after a revision: whether its token is

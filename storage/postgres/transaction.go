@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,7 +29,7 @@ var (
 	begin      = statement{name: "rowkeeper_begin", sql: sqlBegin}
 	commit     = statement{name: "rowkeeper_commit", sql: sqlCommit}
 	commitLock = statement{name: "rowkeeper_lock", sql: fmt.Sprintf(sqlLock, knownSchema),
-		types: []uint32{oidStore}}
+		types: []uint32{oidInt, oidStore}}
 	commitGroup = statement{name: "rowkeeper_group", sql: sqlGroup,
 		types: []uint32{oidBytes, oidInt, oidIntArray, oidBytesArray, oidBytesArray, oidIntArray,
 			oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidIntArray, oidStore}}
@@ -41,7 +42,7 @@ var (
 	wholeGroup = statement{name: "rowkeeper_whole_group", sql: sqlWholeGroup,
 		types: comparedGroup.types}
 	sweepLock = statement{name: "rowkeeper_sweep_lock",
-		sql: fmt.Sprintf(sqlSweepLock, knownSchema), types: []uint32{oidStore}}
+		sql: fmt.Sprintf(sqlSweepLock, knownSchema), types: []uint32{oidInt, oidStore}}
 	sweepBatch = statement{name: "rowkeeper_sweep", sql: sqlSweep,
 		types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt, oidStore}}
 
@@ -213,22 +214,24 @@ func (t *transaction) send(lock, work statement, params [][]byte) int {
 	f.SendBind(&pgproto3.Bind{DestinationPortal: workPortal, PreparedStatement: parse(work),
 		ParameterFormatCodes: binaryFormat,
 		Parameters:           params, ResultFormatCodes: binaryFormat})
-	simple(lock, params[len(params)-1]) // the store
+	started := binary.BigEndian.AppendUint64(nil, uint64(greetingFrom(t.conn).started))
+	simple(lock, started, params[len(params)-1]) // the store
 	f.SendExecute(&pgproto3.Execute{Portal: workPortal})
 	simple(commit)
 	f.SendSync(&pgproto3.Sync{})
 	return before
 }
 
-const divisionByZero = "22012"
-
-// errOutdated is what the division by zero in sqlLock stands for: the database knows only that the
-// oldest schema version whose programs may write is a newer one.
-var errOutdated = contract.CheckWriter(knownSchema+1, knownSchema)
+// locking are what the errors stand for that sqlLock and sqlSweepLock make. Of the schema version
+// the database knows only that the oldest one whose programs may write is a newer one.
+var locking = map[string]error{
+	"22012": contract.CheckWriter(knownSchema+1, knownSchema), // division by zero
+	"2201F": contract.ErrAnotherServer,                        // negative square root
+}
 
 func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
-	if t.done == commitAt-2 && e.Code == divisionByZero {
-		return errOutdated
+	if known := locking[e.Code]; known != nil && t.done == commitAt-2 {
+		return known
 	}
 	err := statementError(e)
 	if strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "58") || e.Code == "40003" {

@@ -81,6 +81,11 @@ var ErrStartingUp = errors.New("the database server is starting up")
 // ErrPrivilege is for a statement that the server has refused to the user of the session.
 var ErrPrivilege = errors.New("a privilege is missing")
 
+// ErrAnotherServer is for an answer of another server than the one to which the connection led when
+// it was made, as a proxy can bring about. Nothing was changed, and nothing of the answer is used.
+var ErrAnotherServer = Errorf(Unavailable, "a proxy between this process and the database has led a "+
+	"connection to another server: new connections find out which database that is")
+
 // ErrAnotherStore is for a store in the place of the one that was opened: that one was dropped and
 // created again, or its tables were replaced.
 var ErrAnotherStore = errors.New("another store")

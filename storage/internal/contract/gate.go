@@ -35,6 +35,12 @@ import (
 // replaced when they are [PollLifetime] old. If the address leads elsewhere by then, the new
 // connection tells, and the first rule does the rest.
 //
+// A proxy may lead a connection that is there to another server, where the clients' connections
+// outlive the servers' (a pooler in transaction mode, for one). So each answer carries what tells
+// its server from others, and so does each statement that takes the commit lock, before the work.
+// If that is not what the connection found when it was made, the error is [ErrAnotherServer], and
+// [Address.Leave] is told.
+//
 // A connection that is too old for one store is closed, also if others would still use it: they
 // find the same as with any connection that is lost. A store reads its row once for each connection
 // that is newer. On the connections that are there it compares two values in memory.
@@ -92,7 +98,7 @@ func (a *Address) Begun() int64 { return a.begun.Load() }
 
 // Leave is told when a server has answered that it is read-only: it was demoted, perhaps, and the
 // address leads to another one by now. It is also told of [ErrPrivilege]: the user was replaced,
-// perhaps, and new connections log in as another one. So the connections that were begun before are
+// perhaps, and new connections log in as another one. And it is told of [ErrAnotherServer]. So the connections that were begun before are
 // not used again. That happens once a second at most, if the answer stays the same.
 func (a *Address) Leave(now time.Time) {
 	a.mu.Lock()

@@ -73,7 +73,7 @@ func (m *Member[L]) Heard(err error) error {
 // useless tells whether a server's answer says that other connections may be of more use.
 func useless(err error) bool {
 	return err != nil && (contract.ClassOf(err) == contract.ReadOnly ||
-		errors.Is(err, contract.ErrPrivilege))
+		errors.Is(err, contract.ErrPrivilege) || errors.Is(err, contract.ErrAnotherServer))
 }
 
 func (m *Member[L]) leave() { m.gate.Address.Leave(time.Now()) }
@@ -168,6 +168,9 @@ func Poll[L Link](ctx context.Context, a *contract.Address, pool Pool[L], stores
 			members[i].polled(c, place, number, &polled[i])
 		}
 	})
+	if useless(err) {
+		a.Leave(time.Now())
+	}
 	return polled, err
 }
 
