@@ -1,8 +1,8 @@
 #!/bin/bash
 # Usage: hack/testbed/versions.sh [IMAGE…]
 #
-# Runs what touches the database directly on other versions of the databases than the whole suite uses: by default those of the images below. It needs a
-# Docker engine, which it starts where none runs. A version that cannot be tested is a failure.
+# Runs what touches the database directly on other versions of the databases than the whole suite uses: by default those of the images below. And
+# it tests MySQL's group replication. It needs a Docker engine, which it starts where none runs. A version that cannot be tested is a failure.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -22,5 +22,11 @@ for image in "${images[@]}"; do
 	printf '\n=== %s\n' "$image"
 	ROWKEEPER_TEST_ONLY=$kind ROWKEEPER_TEST_REQUIRE=$kind make --no-print-directory test-all PACKAGES="$packages" || failed+=("$image")
 done
+
+# The servers of a group have to reach each other, so they are programs of this machine.
+printf '\n=== a group of MySQL servers\n'
+hack/testbed/mysqld.sh bin/testbed/mysql &&
+	PATH=$PWD/bin/testbed/mysql:$PATH ROWKEEPER_TEST_SOURCE=local ROWKEEPER_TEST_ONLY=mysql ROWKEEPER_TEST_REQUIRE=mysql make --no-print-directory test-all \
+		PACKAGES=./storage/mysql TESTFLAGS='-run TestGroupReplication' || failed+=("a group")
 [ ${#failed[@]} -eq 0 ] || echo "FAILED: ${failed[*]}"
 [ ${#failed[@]} -eq 0 ]

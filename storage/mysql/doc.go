@@ -115,5 +115,10 @@
 //
 // Galera with MySQL (Percona XtraDB Cluster) is refused: it has never been tried.
 //
-// Group replication (MySQL): with one primary. Several primaries are refused.
+// Group replication (MySQL): with one primary. Several primaries are refused. The group counts as
+// one database, known by its name and by when it was bootstrapped, so a new primary goes on with the
+// store's history: it has what was confirmed, and answers when it has applied that. A group that is
+// bootstrapped anew is another database. The account needs SELECT on the table
+// performance_schema.replication_group_member_stats for that; without, each new primary is another
+// database. After group_replication_force_members, which no server tells, run `rowkeeper fence`.
 package mysql

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
@@ -89,6 +91,40 @@ func (c *connector) fingerprintOf(ctx context.Context, s session, f facts,
 		return fmt.Sprintf("mariadb server %s, database %s, tables of %s", vars["server_id"],
 			name, time), nil
 	}
+	begun, err := c.groupBegun(ctx, s, vars)
+	if err != nil {
+		return "", err
+	}
+	if begun != "" {
+		return fmt.Sprintf("mysql group %s begun at %s, database %s, tables of %s",
+			vars["group_replication_group_name"], begun, name, time), nil
+	}
 	return fmt.Sprintf("mysql server %s, database %s, tables of %s", vars["server_uuid"],
 		name, time), nil
+}
+
+// groupView returns when the server's group was bootstrapped, the fixed part of the identifier of
+// its view. It is no row, or "", if the server takes part in none.
+const groupView = `
+SELECT SUBSTRING_INDEX(g.view_id, ':', 1)
+FROM performance_schema.replication_group_member_stats g
+WHERE g.member_id = @@GLOBAL.server_uuid`
+
+// groupBegun tells when a group was bootstrapped whose primary the server may be. All its members
+// have the commits that one of them has confirmed: the majority had them first, and a new primary
+// answers when it has applied them. A group that is bootstrapped anew may have lost some. The
+// result is "" if the server takes part in none, or if the account may not know.
+func (c *connector) groupBegun(ctx context.Context, s session,
+	vars map[string]string) (string, error) {
+	if vars["group_replication_group_name"] == "" {
+		return "", nil
+	}
+	rows, err := c.strings(ctx, s, groupView, 1)
+	if refused := (*mysql.MySQLError)(nil); errors.As(err, &refused) && refused.Number == 1142 {
+		return "", nil
+	}
+	if err != nil || len(rows) == 0 {
+		return "", err
+	}
+	return rows[0][0], nil
 }
