@@ -1,4 +1,4 @@
-package crds_test
+package crdstest_test
 
 import (
 	"context"
@@ -14,14 +14,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 // The kinds that a cluster refuses to replace without a resourceVersion are refused here, too, and
 // no others.
 func TestUnconditionalUpdates(t *testing.T) {
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	client := kubernetes.NewForConfigOrDie(s.Config).CoreV1().RESTClient()
 	for path, c := range map[string]struct {
 		kind, spec   string
@@ -73,7 +73,7 @@ func TestUnconditionalUpdates(t *testing.T) {
 
 // A webhook configuration whose conditions do not compile is refused when it is written.
 func TestConditionsOfWebhooks(t *testing.T) {
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	client := kubernetes.NewForConfigOrDie(s.Config).AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	c := &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "one"},
@@ -147,7 +147,7 @@ func TestConditionsOfWebhooks(t *testing.T) {
 // A namespace that nobody has to finalize goes at once, also if the client says which version it
 // means.
 func TestNamespaceWithoutFinalizers(t *testing.T) {
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	client := kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces()
 	n, err := client.Create(t.Context(),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, metav1.CreateOptions{})
@@ -174,7 +174,7 @@ func TestNamespaceWithoutFinalizers(t *testing.T) {
 
 // The label that says a namespace's name says it, whatever clients write.
 func TestNamespaceLabel(t *testing.T) {
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	client := kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces()
 	wrong := map[string]string{corev1.LabelMetadataName: "other", "team": "a"}
 	n, err := client.Create(t.Context(),
@@ -196,7 +196,7 @@ func TestNamespaceLabel(t *testing.T) {
 
 // A server-side apply creates what is not there, namespaces included.
 func TestApplyCreates(t *testing.T) {
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	client := kubernetes.NewForConfigOrDie(s.Config).CoreV1()
 	options := metav1.ApplyOptions{FieldManager: "test"}
 	n, err := client.Namespaces().Apply(t.Context(),

@@ -1,4 +1,4 @@
-package garbagecollector_test
+package tests
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/example/generated/clientset/versioned/typed/ci/v1"
@@ -23,7 +24,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/collectortest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 // A rollback brings back dependents in any order, with owners that the collector knows to be gone.
@@ -78,7 +78,7 @@ func TestRollback(t *testing.T) {
 
 // All cases, which hack/e2e compares with upstream's collector.
 func TestCases(t *testing.T) {
-	s := crds.Start(t, testkit.Options{GarbageCollection: true})
+	s := crdstest.Start(t, testkit.Options{GarbageCollection: true})
 	collectortest.Run(t, s.Config, false)
 }
 
@@ -87,7 +87,7 @@ func TestCases(t *testing.T) {
 func TestChangedMeanwhile(t *testing.T) {
 	for name, stays := range map[string]bool{"owner": true, "label": false} {
 		t.Run(name, func(t *testing.T) {
-			s := crds.Start(t, testkit.Options{Storage: func(o *options.StorageOptions) {
+			s := crdstest.Start(t, testkit.Options{Storage: func(o *options.StorageOptions) {
 				o.EnableGarbageCollection = true
 			}})
 			maps := kubernetes.NewForConfigOrDie(s.Config).CoreV1().ConfigMaps("default")

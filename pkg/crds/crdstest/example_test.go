@@ -1,4 +1,4 @@
-package crds_test
+package crdstest_test
 
 import (
 	"context"
@@ -9,13 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 // A test has an API server of its own.
 func TestMine(t *testing.T) {
-	api := crds.Start(t, testkit.Options{}) // stops with the test
+	api := crdstest.Start(t, testkit.Options{}) // stops with the test
 	client := kubernetes.NewForConfigOrDie(api.Config)
 	_, err := client.CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{})
 	if err != nil {
@@ -26,7 +26,7 @@ func TestMine(t *testing.T) {
 // Programs that have no test at hand start a server by Launch.
 func ExampleLaunch() {
 	ctx := context.Background()
-	api, err := crds.Launch(ctx, testkit.Options{Database: testkit.Memory})
+	api, err := crdstest.Launch(ctx, testkit.Options{Database: testkit.Memory})
 	if err != nil {
 		log.Fatal(err)
 	}

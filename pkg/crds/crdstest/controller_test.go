@@ -1,4 +1,4 @@
-package crds_test
+package crdstest_test
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 // seen counts the events of each object.
@@ -42,7 +42,7 @@ func (s *seen) count(into map[string]int, n *int, obj any) string {
 // the newest state of every object.
 func TestController(t *testing.T) {
 	const objects, workers = 1000, 4
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	define(t, s, "example.com")
 	client := dynamic.NewForConfigOrDie(s.Config).Resource(gadgets)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,7 +1,8 @@
-package crds_test
+package crdstest_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,22 +18,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
-	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	testcrds "github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
-type extend = func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error)
-
 // withRoles is a server with definitions and roles.
-func withRoles(c *genericapiserver.RecommendedConfig, e testkit.Extended) (extend, error) {
-	x, err := crds.Prepare(c, crds.Options{Storage: e.Storage, Store: e.Store,
-		Schemes: e.Schemes, Getters: e.Getters, SingleServer: true, Roles: true})
-	if err != nil {
-		return nil, err
-	}
-	return x.Extend, nil
+func withRoles(c *genericapiserver.RecommendedConfig,
+	o definitions.Options) (definitions.Extend, error) {
+	o.Roles = true
+	return crds.Prepare(c, o)
 }
 
 // A server whose default roles cannot be written, since a policy refuses them, becomes ready
@@ -41,7 +36,7 @@ func TestDefaultRolesRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the server waits for ten seconds")
 	}
-	o := testkit.Options{Dir: t.TempDir(), Extension: withRoles}
+	o := testkit.Options{Dir: t.TempDir(), Definitions: withRoles}
 	s := exampletest.Start(t, o)
 	client := kubernetes.NewForConfigOrDie(s.Config)
 	fail := admissionregistrationv1.Fail
@@ -95,9 +90,9 @@ func TestDefaultRolesRefused(t *testing.T) {
 // A definition cannot take the place of roles, or of what gives requests priorities, in no version,
 // whether or not the server serves them.
 func TestDefinitionInReservedGroup(t *testing.T) {
-	for name, extension := range map[string]testkit.Extension{"with roles": withRoles,
-		"without": testcrds.Extension} {
-		s := exampletest.Start(t, testkit.Options{Extension: extension})
+	for name, extension := range map[string]definitions.Prepare{"with roles": withRoles,
+		"without": crds.Prepare} {
+		s := exampletest.Start(t, testkit.Options{Definitions: extension})
 		client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().
 			CustomResourceDefinitions()
 		for group, kind := range map[string]string{rbacv1.GroupName: "ClusterRole",
@@ -122,6 +117,21 @@ func TestDefinitionInReservedGroup(t *testing.T) {
 	}
 }
 
+// groupRules tells the members of a group that they have a rule.
+type groupRules struct {
+	group string
+	rule  rbacv1.PolicyRule
+}
+
+func (g groupRules) RulesFor(_ context.Context, u user.Info, _ string) (
+	[]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	if !slices.Contains(u.GetGroups(), g.group) {
+		return nil, nil, false, nil
+	}
+	return []authorizer.ResourceRuleInfo{&authorizer.DefaultResourceRuleInfo{Verbs: g.rule.Verbs,
+		APIGroups: g.rule.APIGroups, Resources: g.rule.Resources}}, nil, false, nil
+}
+
 // Roles give rights besides those that an author's authorizer gives.
 func TestRolesBesideOwnRights(t *testing.T) {
 	read := rbacv1.PolicyRule{Verbs: []string{"list"}, APIGroups: []string{""},
@@ -129,16 +139,12 @@ func TestRolesBesideOwnRights(t *testing.T) {
 	write := rbacv1.PolicyRule{Verbs: []string{"create"}, APIGroups: []string{rbacv1.GroupName},
 		Resources: []string{"clusterroles"}}
 	var resolver authorizer.RuleResolver
-	s := exampletest.Start(t, testkit.Options{Extension: func(c *genericapiserver.RecommendedConfig,
-		e testkit.Extended) (extend, error) {
-		c.RuleResolver = access.Policy{{Group: "own", Rules: []rbacv1.PolicyRule{read}}}
-		x, err := crds.Prepare(c, crds.Options{Storage: e.Storage, Store: e.Store,
-			Schemes: e.Schemes, Getters: e.Getters, SingleServer: true, Roles: true})
-		if err != nil {
-			return nil, err
-		}
+	s := exampletest.Start(t, testkit.Options{Definitions: func(c *genericapiserver.RecommendedConfig,
+		o definitions.Options) (definitions.Extend, error) {
+		c.RuleResolver = groupRules{"own", read}
+		extend, err := withRoles(c, o)
 		resolver = c.RuleResolver
-		return x.Extend, nil
+		return extend, err
 	}})
 	client := func(name string, rules ...rbacv1.PolicyRule) kubernetes.Interface {
 		return kubernetes.NewForConfigOrDie(s.ConfigFor(testkit.User{Name: name, Rules: rules}))

@@ -1,9 +1,9 @@
-// Package crds is for authors of controllers and operators. It runs servers inside tests that serve
+// Package crdstest is for authors of controllers and operators. It runs servers inside tests that serve
 // CustomResourceDefinitions, Namespaces and a few other resources of the core API, as envtest runs
 // kube-apiserver and etcd. A server starts in the process of the test, in a fraction of a second,
 // and nothing has to be downloaded before.
 //
-//	server := crds.Start(t, testkit.Options{})
+//	server := crdstest.Start(t, testkit.Options{})
 //	environment := &envtest.Environment{
 //		UseExistingCluster: ptr.To(true),
 //		Config:             server.Config,
@@ -11,11 +11,11 @@
 //	}
 //
 // installs a project's definitions and webhooks as before. Servers with groups of Go types have
-// them besides with [Extension].
+// definitions besides with crds.Prepare in [testkit.Options.Definitions].
 //
 // What is served of the core API is in the documentation of package crds. Everything in the test
 // kit works as for other servers: databases, snapshots, users.
-package crds
+package crdstest
 
 import (
 	"context"
@@ -32,32 +32,17 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 
-// Extension is the [testkit.Options.Extension] that adds CustomResourceDefinitions to an API of Go
-// types.
-func Extension(c *genericapiserver.RecommendedConfig,
-	s testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
-	extension, err := crds.Prepare(c, crds.Options{
-		Storage: s.Storage, Store: s.Store, Schemes: s.Schemes, Getters: s.Getters,
-		// Without replicas, nobody has to be waited for.
-		SingleServer: !s.Replicas,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return extension.Extend, nil
-}
-
 // Start starts a server that has no groups of Go types, waits until it is ready, and stops it when
 // the test ends. It fails the test if that is not possible.
 func Start(t testing.TB, o testkit.Options) *testkit.Server {
 	t.Helper()
-	o.Extension = Extension
+	o.Definitions = crds.Prepare
 	return testkit.Start(t, nothing(), o)
 }
 
 // Launch starts such a server for programs that have no test at hand; see [testkit.Launch].
 func Launch(ctx context.Context, o testkit.Options) (*testkit.Instance, error) {
-	o.Extension = Extension
+	o.Definitions = crds.Prepare
 	return testkit.Launch(ctx, nothing(), o)
 }
 

@@ -1,4 +1,4 @@
-package garbagecollector_test
+package tests
 
 import (
 	"context"
@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/garbagecollector"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 // dam holds back what a watch of ConfigMaps tells.
@@ -84,7 +84,7 @@ func TestRestoreBesideCollector(t *testing.T) {
 		"orphan, and the owner is still there":     "held",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := crds.Start(t, testkit.Options{Storage: func(o *options.StorageOptions) {
+			s := crdstest.Start(t, testkit.Options{Storage: func(o *options.StorageOptions) {
 				o.EnableGarbageCollection = true
 			}})
 			core := kubernetes.NewForConfigOrDie(s.Config).CoreV1()

@@ -1,4 +1,4 @@
-package crds_test
+package crdstest_test
 
 import (
 	"context"
@@ -28,10 +28,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds"
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
+	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin"
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
-	"github.com/rowkeeper/rowkeeper/pkg/internal/builtin"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
@@ -42,9 +44,9 @@ type blindness struct {
 	over  atomic.Bool
 }
 
-// extension is crds.Extension with a server that is blind.
-func (b *blindness) extension(c *genericapiserver.RecommendedConfig, e testkit.Extended,
-) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
+// extension is crds.Prepare with a server that is blind.
+func (b *blindness) extension(c *genericapiserver.RecommendedConfig, e definitions.Options,
+) (definitions.Extend, error) {
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(handler http.Handler, c *genericapiserver.Config) http.Handler {
 		return build(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -75,7 +77,7 @@ func (b *blindness) extension(c *genericapiserver.RecommendedConfig, e testkit.E
 			w.Write(body) //nolint:errcheck // whoever asked has gone
 		}), c)
 	}
-	return crds.Extension(c, e)
+	return crds.Prepare(c, e)
 }
 
 func newTeam(t *testing.T, s *testkit.Server) (*corev1.Namespace, error) {
@@ -87,7 +89,7 @@ func newTeam(t *testing.T, s *testkit.Server) (*corev1.Namespace, error) {
 // An object that discovery does not know of yet keeps its namespace, and goes with it.
 func TestNamespaceOfUndiscoveredObject(t *testing.T) {
 	b := &blindness{group: "example.com"}
-	s := exampletest.Start(t, testkit.Options{Extension: b.extension})
+	s := exampletest.Start(t, testkit.Options{Definitions: b.extension})
 	define(t, s, "example.com")
 	n, err := newTeam(t, s)
 	if err != nil {
@@ -145,8 +147,8 @@ func TestNamespaceOfObjectUndiscoveredByReplica(t *testing.T) {
 	b := &blindness{group: "example.com"}
 	o := testkit.Options{Prefix: "/shared", Database: testkit.Database{URL: "sqlite://" +
 		t.TempDir() + "/state.db", Driver: sqlite.Driver}}
-	one := crds.Start(t, o)
-	o.Extension = b.extension
+	one := crdstest.Start(t, o)
+	o.Definitions = b.extension
 	blind := exampletest.Start(t, o)
 	define(t, one, "example.com")
 	n, err := newTeam(t, one)
@@ -187,7 +189,7 @@ func TestNamespaceOfObjectUndiscoveredByReplica(t *testing.T) {
 // established, whose namespace is deleted at once.
 func TestNamespacesOfManyDefinitions(t *testing.T) {
 	const many = 60
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	config := rest.CopyConfig(s.Config)
 	config.QPS = -1 // the client must not wait until discovery has caught up
 	definitions := apiextensions.NewForConfigOrDie(config).ApiextensionsV1().CustomResourceDefinitions()
@@ -257,7 +259,7 @@ func TestNamespacesOfManyDefinitions(t *testing.T) {
 func TestNamespacesBesideDeadWebhook(t *testing.T) {
 	for name, hangs := range map[string]bool{"refuses": false, "hangs": true} {
 		t.Run(name, func(t *testing.T) {
-			s := crds.Start(t, testkit.Options{})
+			s := crdstest.Start(t, testkit.Options{})
 			leave := make(chan struct{})
 			hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter,
 				r *http.Request) {

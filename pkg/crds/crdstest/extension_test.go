@@ -1,4 +1,4 @@
-package crds_test
+package crdstest_test
 
 import (
 	"context"
@@ -28,12 +28,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds"
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
@@ -60,8 +62,8 @@ func TestAdmissionOfAuthor(t *testing.T) {
 		return exampletest.API.New(c)
 	}
 	extension := func(c *genericapiserver.RecommendedConfig,
-		e testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
-		extend, err := crds.Extension(c, e)
+		e definitions.Options) (definitions.Extend, error) {
+		extend, err := crds.Prepare(c, e)
 		return func(s *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer,
 			error) {
 			chained := c.AdmissionControl
@@ -77,7 +79,7 @@ func TestAdmissionOfAuthor(t *testing.T) {
 			return extend(s)
 		}, err
 	}
-	s := testkit.Start(t, api, testkit.Options{Extension: extension})
+	s := testkit.Start(t, api, testkit.Options{Definitions: extension})
 	define(t, s, "example.com")
 	client := dynamic.NewForConfigOrDie(s.Config)
 	pipelines := client.Resource(civ1.SchemeGroupVersion.WithResource("pipelines"))
@@ -111,8 +113,8 @@ func TestAdmissionOfAuthor(t *testing.T) {
 // A group that would be stored where the core API is stored is refused.
 func TestGroupNamedLikeCoreResource(t *testing.T) {
 	extension := func(c *genericapiserver.RecommendedConfig,
-		e testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
-		extend, err := crds.Extension(c, e)
+		e definitions.Options) (definitions.Extend, error) {
+		extend, err := crds.Prepare(c, e)
 		return func(s *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer,
 			error) {
 			s.DiscoveryGroupManager.AddGroup(metav1.APIGroup{Name: "secrets"})
@@ -130,7 +132,7 @@ func TestGroupNamedLikeCoreResource(t *testing.T) {
 		c.ReadyzChecks = nil // nobody makes the namespaces
 		return exampletest.API.New(c)
 	}
-	testkit.Start(t, api, testkit.Options{Extension: extension})
+	testkit.Start(t, api, testkit.Options{Definitions: extension})
 }
 
 func condition(t testing.TB, s *testkit.Server, name string,
@@ -159,7 +161,7 @@ func TestDefinitionsOlderThanGoTypes(t *testing.T) {
 	object := gadget("one")
 	object.SetAPIVersion(civ1.SchemeGroupVersion.String())
 
-	s := crds.Start(t, testkit.Options{Dir: dir})
+	s := crdstest.Start(t, testkit.Options{Dir: dir})
 	define(t, s, group)
 	d,
 		err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), "gadgets."+group, metav1.GetOptions{})
@@ -184,7 +186,7 @@ func TestDefinitionsOlderThanGoTypes(t *testing.T) {
 	}
 	s.Stop()
 
-	s = exampletest.Start(t, testkit.Options{Dir: dir, Extension: crds.Extension})
+	s = exampletest.Start(t, testkit.Options{Dir: dir, Definitions: crds.Prepare})
 	for _, name := range []string{"gadgets." + group, "pipelines." + group} {
 		eventually(t, "the definition says that it is not served",
 			func(context.Context) (bool, error) {
@@ -253,7 +255,7 @@ func TestDefinitionsOlderThanGoTypes(t *testing.T) {
 	}
 	s.Stop()
 
-	s = crds.Start(t, testkit.Options{Dir: dir})
+	s = crdstest.Start(t, testkit.Options{Dir: dir})
 	eventually(t, "the definition is served again, with its object",
 		func(ctx context.Context) (bool, error) {
 			_,
@@ -265,7 +267,7 @@ func TestDefinitionsOlderThanGoTypes(t *testing.T) {
 // Changes that the server makes to a definition for its own handlers are not written to the
 // database.
 func TestEstablishedDate(t *testing.T) {
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	define(t, s, "example.com")
 	before := condition(t, s, "gadgets.example.com", apiextensionsv1.Established)
 	client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions()
@@ -287,7 +289,7 @@ func TestEstablishedDate(t *testing.T) {
 
 // A definition of which no version is served is in no discovery, and comes back with its objects.
 func TestNothingServed(t *testing.T) {
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	define(t, s, "example.com")
 	there := dynamic.NewForConfigOrDie(s.Config).Resource(gadgets).Namespace("default")
 	if _, err := there.Create(t.Context(), gadget("one"), metav1.CreateOptions{}); err != nil {
@@ -414,7 +416,7 @@ func noteGroup(t *testing.T) testkit.Group {
 // While an object is being admitted, its namespace is deleted, and is gone. The object is not left
 // behind, and the client is told.
 func TestNamespaceGoneDuringAdmission(t *testing.T) {
-	s := exampletest.Start(t, testkit.Options{Extension: crds.Extension,
+	s := exampletest.Start(t, testkit.Options{Definitions: crds.Prepare,
 		Groups: []testkit.Group{noteGroup(t)}})
 	define(t, s, "example.com")
 	arrived, leave := slowWebhook(t, s)
@@ -541,12 +543,12 @@ func TestReplicasAreKnown(t *testing.T) {
 		}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.options.Extension = func(config *genericapiserver.RecommendedConfig,
-				e testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
-				if e.Replicas != c.replicas {
-					t.Errorf("replicas: %v", e.Replicas)
+			c.options.Definitions = func(config *genericapiserver.RecommendedConfig,
+				e definitions.Options) (definitions.Extend, error) {
+				if e.SingleServer == c.replicas {
+					t.Errorf("a single server: %v", e.SingleServer)
 				}
-				return crds.Extension(config, e)
+				return crds.Prepare(config, e)
 			}
 			exampletest.Start(t, c.options)
 		})
@@ -557,7 +559,7 @@ func TestReplicasAreKnown(t *testing.T) {
 func TestNamespaceGoneOnReplica(t *testing.T) {
 	o := testkit.Options{Prefix: "/shared", Database: testkit.Database{URL: "sqlite://" +
 		t.TempDir() + "/state.db", Driver: sqlite.Driver}}
-	one, other := crds.Start(t, o), crds.Start(t, o)
+	one, other := crdstest.Start(t, o), crdstest.Start(t, o)
 	arrived, leave := slowWebhook(t, one)
 	here, there := kubernetes.NewForConfigOrDie(one.Config).CoreV1(),
 		kubernetes.NewForConfigOrDie(other.Config).CoreV1()

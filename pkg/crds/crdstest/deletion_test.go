@@ -1,4 +1,4 @@
-package crds_test
+package crdstest_test
 
 import (
 	"bytes"
@@ -22,9 +22,11 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds"
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
@@ -33,8 +35,8 @@ import (
 // has arrived.
 type slowEstablishment struct{ over, arrived chan struct{} }
 
-func (e *slowEstablishment) extension(c *genericapiserver.RecommendedConfig, o testkit.Extended,
-) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
+func (e *slowEstablishment) extension(c *genericapiserver.RecommendedConfig, o definitions.Options,
+) (definitions.Extend, error) {
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(handler http.Handler, c *genericapiserver.Config) http.Handler {
 		return build(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -66,7 +68,7 @@ func (e *slowEstablishment) extension(c *genericapiserver.RecommendedConfig, o t
 			handler.ServeHTTP(w, r)
 		}), c)
 	}
-	return crds.Extension(c, o)
+	return crds.Prepare(c, o)
 }
 
 // accepted waits until the names of a definition are accepted.
@@ -102,7 +104,7 @@ func (sameCodec) Identifier() runtime.Identifier { return "custom resources" }
 // deleted: the next definition of that name has no objects.
 func TestDefinitionDeletedBeforeEstablished(t *testing.T) {
 	e := &slowEstablishment{over: make(chan struct{}), arrived: make(chan struct{}, 2)}
-	s := exampletest.Start(t, testkit.Options{Extension: e.extension})
+	s := exampletest.Start(t, testkit.Options{Definitions: e.extension})
 	client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions()
 	objects := dynamic.NewForConfigOrDie(s.Config).Resource(gadgets).Namespace("default")
 	begin := func(name string) (answer chan error) {
@@ -180,7 +182,7 @@ func TestDefinitionDeletedBeforeEstablished(t *testing.T) {
 // None is there with the next definition.
 func TestNoObjectSurvivesDefinition(t *testing.T) {
 	const rounds, clients = 4, 3
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	config := rest.CopyConfig(s.Config)
 	config.QPS = -1
 	client := apiextensions.NewForConfigOrDie(config).ApiextensionsV1().CustomResourceDefinitions()

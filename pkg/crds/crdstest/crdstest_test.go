@@ -1,4 +1,4 @@
-package crds_test
+package crdstest_test
 
 import (
 	"context"
@@ -17,10 +17,11 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds"
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
@@ -87,7 +88,7 @@ func gadget(name string) *unstructured.Unstructured {
 
 // A server without Go types has definitions, namespaces, and a snapshot that brings both back.
 func TestStart(t *testing.T) {
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	empty := s.Snapshot()
 	client := dynamic.NewForConfigOrDie(s.Config)
 	for range 2 {
@@ -111,7 +112,7 @@ func TestStart(t *testing.T) {
 
 // Definitions stand beside groups of Go types, and cannot take their place.
 func TestGoTypesAndDefinitions(t *testing.T) {
-	s := exampletest.Start(t, testkit.Options{Extension: crds.Extension})
+	s := exampletest.Start(t, testkit.Options{Definitions: crds.Prepare})
 	define(t, s, "example.com")
 	// A definition is established before discovery tells of it.
 	eventually(t, "discovery has Go types and definitions", func(context.Context) (bool, error) {
@@ -151,9 +152,9 @@ func TestGoTypesAndDefinitions(t *testing.T) {
 // Two servers with one prefix are replicas: what is defined on one is served by the other.
 func TestReplicas(t *testing.T) {
 	dir := t.TempDir()
-	one := crds.Start(t, testkit.Options{Prefix: "/shared",
+	one := crdstest.Start(t, testkit.Options{Prefix: "/shared",
 		Database: testkit.Database{URL: "sqlite://" + dir + "/state.db", Driver: sqlite.Driver}})
-	other := crds.Start(t, testkit.Options{Prefix: "/shared",
+	other := crdstest.Start(t, testkit.Options{Prefix: "/shared",
 		Database: testkit.Database{URL: "sqlite://" + dir + "/state.db", Driver: sqlite.Driver}})
 	define(t, one, "example.com")
 	began := time.Now()

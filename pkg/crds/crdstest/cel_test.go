@@ -1,4 +1,4 @@
-package crds_test
+package crdstest_test
 
 import (
 	"context"
@@ -14,14 +14,14 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 // An expression whose cost is acceptable for the sizes that are expected, and too high for an
 // object, refuses the object with kube-apiserver's words.
 func TestCostlyExpression(t *testing.T) {
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	define(t, s, "example.com")
 	client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions()
 	d, err := client.Get(t.Context(), "gadgets.example.com", metav1.GetOptions{})

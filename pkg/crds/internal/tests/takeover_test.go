@@ -1,4 +1,4 @@
-package garbagecollector_test
+package tests
 
 import (
 	"context"
@@ -21,10 +21,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/garbagecollector"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases"
 )
 
@@ -114,7 +114,7 @@ func testTakeover(t *testing.T, db testkit.Database) {
 		o.EnableGarbageCollection = true
 		stored = o
 	}}
-	one, two := crds.Start(t, o), crds.Start(t, o)
+	one, two := crdstest.Start(t, o), crdstest.Start(t, o)
 	config := rest.CopyConfig(two.Config)
 	config.QPS = -1
 	configMaps := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default")

@@ -1,4 +1,4 @@
-package crds_test
+package crdstest_test
 
 import (
 	"path/filepath"
@@ -9,9 +9,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
@@ -20,7 +20,7 @@ import (
 // snapshots and restarts know of them.
 func TestStoreFor(t *testing.T) {
 	dir := t.TempDir()
-	s := crds.Start(t, testkit.Options{Dir: dir, Storage: func(o *options.StorageOptions) {
+	s := crdstest.Start(t, testkit.Options{Dir: dir, Storage: func(o *options.StorageOptions) {
 		o.StoreFor = []string{"example.com/gadgets=gadgets"}
 	}})
 	define(t, s, "example.com")
@@ -49,7 +49,7 @@ func TestStoreFor(t *testing.T) {
 		t.Error(err)
 	}
 	s.Stop()
-	_, err = crds.Launch(t.Context(), testkit.Options{Dir: dir})
+	_, err = crdstest.Launch(t.Context(), testkit.Options{Dir: dir})
 	if err == nil || !strings.Contains(err.Error(),
 		"the objects of example.com/gadgets are kept in the store \"gadgets\", not in \"default\": "+
 			"give --store-for example.com/gadgets=gadgets") {

@@ -1,4 +1,4 @@
-package crds_test
+package crdstest_test
 
 import (
 	"context"
@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 // impostor is the address of a server that answers for kubernetes.default.svc, as one does that
@@ -101,7 +101,7 @@ func TestWebhookNamedLikeServer(t *testing.T) {
 	defer hook.Close()
 	impostor.Store(hook.Listener.Addr().String())
 
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	seen := map[string]bool{}
 	look := func() {
 		for {

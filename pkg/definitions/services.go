@@ -1,4 +1,4 @@
-package crds
+package definitions
 
 import (
 	"fmt"
@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apiserver/pkg/util/webhook"
-	"k8s.io/client-go/rest"
 )
 
 // Services says where the Services are that webhooks name, of admission and of conversion: a
@@ -52,29 +50,4 @@ func (s Services) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, er
 			name)
 	}
 	return &url.URL{Scheme: "https", Host: address}, nil
-}
-
-// withoutCredentials calls webhooks without credentials. Upstream's wrapper gives the server's own
-// ones, with which everything may be done, to what is named kubernetes.default.svc, and the
-// resolver below it gives those of the pod that the server runs in. In a cluster that is the server
-// itself.
-// Here the name belongs to nobody, or to the cluster around the pod, so that somebody else answers
-// for it; and the authority that such a webhook is trusted by comes from whoever defines the
-// webhook.
-func withoutCredentials(
-	resolver webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
-	bare := func(c *rest.Config, err error) (*rest.Config, error) {
-		if err != nil {
-			return nil, err
-		}
-		return rest.AnonymousClientConfig(c), nil
-	}
-	return &webhook.AuthenticationInfoResolverDelegator{
-		ClientConfigForFunc: func(hostPort string) (*rest.Config, error) {
-			return bare(resolver.ClientConfigFor(hostPort))
-		},
-		ClientConfigForServiceFunc: func(name, namespace string, port int) (*rest.Config, error) {
-			return bare(resolver.ClientConfigForService(name, namespace, port))
-		},
-	}
 }
