@@ -12,6 +12,11 @@ GOTESTSUM_FLAGS ?= --hide-summary skipped
 # testname shows every test, dots-v2 a dot for each; see gotestsum --help.
 FORMAT ?= pkgname
 
+# The program and pkg/crds are modules of their own, and use the library beside them by go.work. All other modules are outside of this workspace, and so is
+# the library, which its users have without it. ./... means the library alone.
+export GOWORK := off
+WORKSPACE := GOWORK=
+
 # The directories of all modules.
 MODULES = $(sort $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './bin/*')))
 # Those that bring other people's programs along, hundreds of megabytes to load and minutes to
@@ -44,7 +49,7 @@ cluster: ## run a Kubernetes control plane on a SQLite file, in ./.rowkeeper/clu
 
 .PHONY: build
 build: ## build the server as bin/rowkeeper
-	go build -o bin/rowkeeper ./cmd/rowkeeper
+	$(WORKSPACE) go build -o bin/rowkeeper ./cmd/rowkeeper
 
 # The fast tests run on SQLite, and on what these variables name. See hack/testbed/README.md.
 FAST = $(strip sqlite $(ROWKEEPER_TEST_ONLY) $(ROWKEEPER_TEST_REQUIRE))
@@ -172,7 +177,7 @@ generate: ## write all generated code
 
 .PHONY: tidy
 tidy: ## tidy all modules
-	@for module in $(MODULES); do echo "go mod tidy: $$module"; (cd "$$module" && go mod tidy) || exit 1; done
+	@hack/tidy.sh $(MODULES)
 
 .PHONY: verify
 verify: ## check that code is formatted, modules are tidy and generated code is up to date

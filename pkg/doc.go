@@ -7,7 +7,7 @@
 //	options            the flags by which a server of your own stores its objects in a SQL database,
 //	                   and by which it joins a cluster
 //	definitions        the joint between servers and what serves CustomResourceDefinitions in them
-//	crds               CustomResourceDefinitions in a server of your own
+//	crds               CustomResourceDefinitions in a server of your own; a module of its own
 //	garbagecollector   what follows from owner references, where no cluster does it
 //	openapi            the names of types in OpenAPI documents
 //	registry/resource  a resource's store, from what is particular about it
@@ -45,7 +45,7 @@
 //	support/...        what cmd, hack and the tests of storage share with pkg
 //
 // The layers are cmd, then pkg, then storage. A package imports packages of its own layer or of
-// those below. Within pkg, the folders of the library stand on each other without a circle:
+// those below. Of the library, the module crds uses only what programs can import. Within pkg, the folders of the library stand on each other without a circle:
 //
 //	kinds              on server, options, openapi, registry
 //	server             on definitions, garbagecollector, options, openapi, internal, support

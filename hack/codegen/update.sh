@@ -6,6 +6,7 @@
 set -o errexit -o nounset -o pipefail
 
 cd "$(dirname "$0")/../.."
+export GOWORK=off # the generators are outside of the workspace
 module=github.com/rowkeeper/rowkeeper
 bin="$PWD/bin/codegen"
 header=hack/codegen/header.txt # empty: our files have no license header
@@ -97,5 +98,5 @@ find pkg/example/generated -mindepth 2 -name '*.go' ! -name '*_expansion.go' ! -
 go generate -C hack/compat/kubebuilder ./...
 
 # The reference of the commands.
-go run ./hack/codegen/cli >"$work/cli.md"
+GOWORK= go run ./cmd/rowkeeper/tests/reference >"$work/cli.md"
 mv "$work/cli.md" docs/reference/cli.md

@@ -82,9 +82,10 @@ func TestEtcdLinksNoKubernetes(t *testing.T) {
 	}
 }
 
-// Projects whose tests start databases in containers require the module that does so. The library
-// requires nothing for that. (goose requires a client of Docker for its own tests.)
-func TestLibraryRequiresNoContainers(t *testing.T) {
+// Projects whose tests start databases in containers require the module that does so, and those that
+// serve definitions the one that has Kubernetes' registries. The library requires nothing for
+// that. (goose requires a client of Docker for its own tests.)
+func TestWhatTheLibraryRequires(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "mod", "graph").Output()
 	if err != nil {
 		t.Fatalf("go mod graph: %v", err)
@@ -96,7 +97,8 @@ func TestLibraryRequiresNoContainers(t *testing.T) {
 		if ours {
 			edges++
 		}
-		if strings.HasPrefix(to, "github.com/testcontainers/") || ours &&
+		if strings.HasPrefix(to, "github.com/testcontainers/") ||
+			strings.HasPrefix(to, "k8s.io/kubernetes@") || strings.HasPrefix(to, module+"/") || ours &&
 			(strings.HasPrefix(to, "github.com/moby/moby/") ||
 				strings.HasPrefix(to, "github.com/docker/")) {
 			t.Errorf("%s requires %s", from, to)

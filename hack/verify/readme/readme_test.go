@@ -292,6 +292,7 @@ func TestReadme(t *testing.T) {
 		filepath.Join(clone, "hack", "tools", "kubectl"), "-ldflags",
 		"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o",
 		filepath.Join(kubectl, "kubectl"), ".")
+	build.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -101,6 +101,7 @@ var kubectl = sync.OnceValues(func() (string, error) {
 	}
 	build := exec.Command("go", "build", "-C", "../../../../hack/tools/kubectl", "-ldflags",
 		"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", program, ".")
+	build.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%v: %w\n%s", build.Args, err, out)
 	}
