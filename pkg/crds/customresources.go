@@ -36,7 +36,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin"
 	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/definitions"
-	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 )
 
@@ -122,7 +121,7 @@ func Prepare(c *genericapiserver.RecommendedConfig,
 
 // addAuthorizer lets roles decide what the configuration's own authorizer leaves open.
 func (e *extension) addAuthorizer(c *genericapiserver.Config) (err error) {
-	known := access.Roles{Source: builtin.NewKnownRoles(e.informers.Rbac().V1())}
+	known := builtin.NewKnownRoles(e.informers.Rbac().V1())
 	if e.options.Authorizer != nil {
 		c.Authorization.Authorizer, c.RuleResolver = e.options.Authorizer(known)
 		return nil

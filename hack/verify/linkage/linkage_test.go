@@ -109,6 +109,35 @@ func TestWhatTheLibraryRequires(t *testing.T) {
 	}
 }
 
+// The module of definitions stands on what the library promises. Who has it may have a newer
+// library.
+func TestDefinitionsUseWhatIsPromised(t *testing.T) {
+	list := exec.CommandContext(t.Context(), "go", "list", "-f",
+		`{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	list.Dir = "../../../pkg/crds"
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	library := 0
+	for line := range strings.Lines(string(out)) {
+		all := strings.Fields(line)
+		for _, name := range all[1:] {
+			rest, ours := strings.CutPrefix(name, module+"/")
+			if !ours || strings.HasPrefix(rest, "pkg/crds") {
+				continue
+			}
+			library++
+			if strings.Contains("/"+rest+"/", "/internal/") || strings.HasPrefix(rest, "pkg/support/") {
+				t.Errorf("%s imports %s, which nobody promises", all[0], name)
+			}
+		}
+	}
+	if library == 0 {
+		t.Errorf("pkg/crds imports nothing of the library:\n%s", out)
+	}
+}
+
 // The programs can be linked, too.
 func TestProgramsBuild(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", t.TempDir(),

@@ -5,17 +5,17 @@
 // PriorityLevelConfigurations.
 //
 // The types are those of k8s.io/api, so that every client knows them. Their defaults, validation
-// and storage are written here: upstream's code for it belongs to kube-apiserver and cannot be
-// imported. A policy is accepted if its expressions compile, as the admission plugin compiles them.
+// and storage are written here. A policy is accepted if its expressions compile, as the admission plugin compiles them.
 // They are not checked against the schemas of the kinds that the policy is for.
 //
 // Roles are read in two ways. Requests are judged by [KnownRoles], from informers, without a look
-// into the database; a change counts a few milliseconds after it was acknowledged. Roles only give
-// rights, and a server that starts has none before all informers are synced, so that nobody has
-// more rights then than afterwards. Who writes a role or a binding is judged by what is stored at
-// that time, so that a binding may follow its role at once. Default roles are written at every
-// start by [WriteDefaultRoles]. [RoleAggregator] fills roles that aggregate others. Every replica
-// does both: the result is the same, and who is late meets a conflict.
+// into the database, by upstream's authorizer; a change counts a few milliseconds after it was
+// acknowledged. Roles only give rights, and a server that starts has none before all informers are
+// synced, so that nobody has more rights then than afterwards. Who writes a role or a binding is
+// judged by what is stored at that time, so that a binding may follow its role at once. Default
+// roles are written at every start by [WriteDefaultRoles]. [RoleAggregator] fills roles that
+// aggregate others. Every replica does both: the result is the same, and who is late meets a
+// conflict.
 //
 // Requests wait by upstream's queues, which read FlowSchemas and PriorityLevelConfigurations from
 // informers and write whether a schema's priority exists. [WriteDefaultPriorities] maintains the

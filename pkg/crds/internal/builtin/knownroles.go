@@ -11,63 +11,62 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	rbacinformers "k8s.io/client-go/informers/rbac/v1"
 	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	rbaclisters "k8s.io/client-go/listers/rbac/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
-
-	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 )
 
-// KnownRoles are the roles that informers have seen. Before the informers are synced, nobody knows
-// which roles there are: that is an error.
+// KnownRoles decide by the roles that informers have seen, as upstream does. Before the informers
+// are synced, nobody knows which roles there are: that is an error.
 type KnownRoles struct {
-	roles               rbaclisters.RoleLister
-	clusterRoles        rbaclisters.ClusterRoleLister
-	roleBindings        rbaclisters.RoleBindingLister
-	clusterRoleBindings rbaclisters.ClusterRoleBindingLister
-	synced              []cache.InformerSynced
+	roles  *rbac.RBACAuthorizer
+	synced []cache.InformerSynced
 }
-
-var _ access.Source = &KnownRoles{}
 
 // NewKnownRoles makes informers, which the caller starts.
 func NewKnownRoles(informers rbacinformers.Interface) *KnownRoles {
 	roles, clusterRoles := informers.Roles(), informers.ClusterRoles()
 	bindings, clusterBindings := informers.RoleBindings(), informers.ClusterRoleBindings()
-	return &KnownRoles{roles.Lister(), clusterRoles.Lister(), bindings.Lister(),
-		clusterBindings.Lister(), []cache.InformerSynced{roles.Informer().HasSynced,
-			clusterRoles.Informer().HasSynced, bindings.Informer().HasSynced,
-			clusterBindings.Informer().HasSynced}}
+	return &KnownRoles{rbac.New(&rbac.RoleGetter{Lister: roles.Lister()},
+		&rbac.RoleBindingLister{Lister: bindings.Lister()},
+		&rbac.ClusterRoleGetter{Lister: clusterRoles.Lister()},
+		&rbac.ClusterRoleBindingLister{Lister: clusterBindings.Lister()},
+	), []cache.InformerSynced{roles.Informer().HasSynced, clusterRoles.Informer().HasSynced,
+		bindings.Informer().HasSynced, clusterBindings.Informer().HasSynced}}
 }
 
-// Role implements access.Source.
-func (k *KnownRoles) Role(_ context.Context, namespace, name string) (*rbacv1.Role, error) {
-	return k.roles.Roles(namespace).Get(name)
-}
-
-// ClusterRole implements access.Source.
-func (k *KnownRoles) ClusterRole(_ context.Context, name string) (*rbacv1.ClusterRole, error) {
-	return k.clusterRoles.Get(name)
-}
-
-// RoleBindings implements access.Source.
-func (k *KnownRoles) RoleBindings(_ context.Context,
-	namespace string) ([]*rbacv1.RoleBinding, error) {
-	return k.roleBindings.RoleBindings(namespace).List(labels.Everything())
-}
-
-// ClusterRoleBindings implements access.Source. Every decision begins with it.
-func (k *KnownRoles) ClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
+func (k *KnownRoles) check() error {
 	for _, synced := range k.synced {
 		if !synced() {
-			return nil, errors.New("the server has just started, and has not read the roles yet: " +
+			return errors.New("the server has just started, and has not read the roles yet: " +
 				"try again")
 		}
 	}
-	return k.clusterRoleBindings.List(labels.Everything())
+	return nil
+}
+
+// Authorize is an authorizer.AuthorizerFunc.
+func (k *KnownRoles) Authorize(ctx context.Context,
+	a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if err := k.check(); err != nil {
+		return authorizer.DecisionNoOpinion, "", err
+	}
+	return k.roles.Authorize(ctx, a)
+}
+
+// RulesFor implements authorizer.RuleResolver.
+func (k *KnownRoles) RulesFor(ctx context.Context, u user.Info, namespace string) (
+	[]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	if err := k.check(); err != nil {
+		return nil, nil, true, err
+	}
+	return k.roles.RulesFor(ctx, u, namespace)
 }
 
 // RoleAggregator gives cluster roles that aggregate others the rules of these. A change of any

@@ -21,8 +21,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
+	rbacvalidation "k8s.io/kubernetes/pkg/registry/rbac/validation"
 
-	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 	registry "github.com/rowkeeper/rowkeeper/pkg/registry/resource"
 )
 
@@ -243,15 +243,16 @@ func pointers[T any](items []T) []*T {
 	return all
 }
 
-func (s *storedRoles) Role(ctx context.Context, namespace, name string) (*rbacv1.Role, error) {
+func (s *storedRoles) GetRole(ctx context.Context, namespace, name string) (*rbacv1.Role, error) {
 	return getOne[*rbacv1.Role](ctx, s.roles, namespace, name)
 }
 
-func (s *storedRoles) ClusterRole(ctx context.Context, name string) (*rbacv1.ClusterRole, error) {
+func (s *storedRoles) GetClusterRole(ctx context.Context,
+	name string) (*rbacv1.ClusterRole, error) {
 	return getOne[*rbacv1.ClusterRole](ctx, s.clusterRoles, "", name)
 }
 
-func (s *storedRoles) RoleBindings(ctx context.Context,
+func (s *storedRoles) ListRoleBindings(ctx context.Context,
 	namespace string) ([]*rbacv1.RoleBinding, error) {
 	list, err := listAll[*rbacv1.RoleBindingList](ctx, s.roleBindings, namespace)
 	if err != nil {
@@ -260,7 +261,7 @@ func (s *storedRoles) RoleBindings(ctx context.Context,
 	return pointers(list.Items), nil
 }
 
-func (s *storedRoles) ClusterRoleBindings(
+func (s *storedRoles) ListClusterRoleBindings(
 	ctx context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
 	list, err := listAll[*rbacv1.ClusterRoleBindingList](ctx, s.clusterRoleBindings, "")
 	if err != nil {
@@ -287,7 +288,7 @@ func newRoles(getter generic.RESTOptionsGetter,
 			return nil, err
 		}
 	}
-	g := grants{access.Roles{Source: s}, authz}
+	g := grants{rbacvalidation.NewDefaultRuleResolver(s, s, s, s), authz}
 	return map[string]rest.Storage{
 		"roles": &granting[*rbacv1.Role]{s.roles,
 			func(ctx context.Context, r, _ *rbacv1.Role) error {
@@ -315,7 +316,7 @@ func aggregates(r *rbacv1.ClusterRole) bool {
 
 // grants judge what a request gives away.
 type grants struct {
-	roles      access.Roles
+	roles      rbacvalidation.AuthorizationRuleResolver
 	authorizer authorizer.Authorizer
 }
 
@@ -355,7 +356,7 @@ func (g grants) checkRole(ctx context.Context, resource schema.GroupResource, na
 	if aggregates {
 		rules = append(everything(), rules...)
 	}
-	return g.roles.CheckGrant(ctx, resource, name, u, request.NamespaceValue(ctx), rules)
+	return g.check(ctx, resource, name, rules)
 }
 
 // checkBinding refuses a binding to a role with rules that its writer does not have.
@@ -371,11 +372,20 @@ func (g grants) checkBinding(ctx context.Context, resource schema.GroupResource,
 		g.may(ctx, u, "bind", of, namespace, ref.Name) {
 		return nil
 	}
-	rules, err := g.roles.RulesOf(ctx, ref, namespace)
+	rules, err := g.roles.GetRoleReferenceRules(ctx, ref, namespace)
 	if err != nil {
 		return err
 	}
-	return g.roles.CheckGrant(ctx, resource, name, u, namespace, rules)
+	return g.check(ctx, resource, name, rules)
+}
+
+// check refuses rules that the user of a request does not have.
+func (g grants) check(ctx context.Context, resource schema.GroupResource, name string,
+	rules []rbacv1.PolicyRule) error {
+	if err := rbacvalidation.ConfirmNoEscalation(ctx, g.roles, rules); err != nil {
+		return apierrors.NewForbidden(resource, name, err)
+	}
+	return nil
 }
 
 // writer returns the user of a request, and whether they may do everything in any case.

@@ -7,14 +7,12 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
-
-	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 )
 
 // Nobody has a right before the roles were read. It is an error, so that clients try again.
 func TestRolesBeforeTheyAreRead(t *testing.T) {
 	never := informers.NewSharedInformerFactory(nil, 0)
-	roles := access.Roles{Source: NewKnownRoles(never.Rbac().V1())}
+	roles := NewKnownRoles(never.Rbac().V1())
 	decision, _, err := roles.Authorize(t.Context(), authorizer.AttributesRecord{
 		User: &user.DefaultInfo{Name: "jane"}, Verb: "get", Path: "/apis"})
 	if decision != authorizer.DecisionNoOpinion || err == nil ||
