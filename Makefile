@@ -12,8 +12,9 @@ GOTESTSUM_FLAGS ?= --hide-summary skipped
 # testname shows every test, dots-v2 a dot for each; see gotestsum --help.
 FORMAT ?= pkgname
 
-# The program and pkg/crds are modules of their own, and use the library beside them by go.work. All other modules are outside of this workspace, and so is
-# the library, which its users have without it. ./... means the library alone.
+# The program and pkg/crds are modules of their own, and use the library beside them by go.work. All
+# other modules are outside of this workspace, and so is the library, which its users have without
+# it. ./... means the library alone; where it is the default, the targets name the other modules.
 export GOWORK := off
 WORKSPACE := GOWORK=
 

@@ -1,8 +1,9 @@
 #!/bin/bash
 # Usage: hack/tidy.sh [-diff] MODULE…
 #
-# Tidies modules, or says with -diff which are not tidy and how. The program's own go.mod has no replace directive, since go install takes none. It
-# requires the library in a version that is not published yet, so that it is tidied by a copy that takes the library from here.
+# Tidies modules, or says with -diff which are not tidy and how. The program's own go.mod has no
+# replace directive, since go install takes none. It requires the library in a version that is not
+# published yet, so that it is tidied by a copy that takes the library from here.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 

@@ -45,7 +45,8 @@
 //	support/...        what cmd, hack and the tests of storage share with pkg
 //
 // The layers are cmd, then pkg, then storage. A package imports packages of its own layer or of
-// those below. Of the library, the module crds uses only what programs can import. Within pkg, the folders of the library stand on each other without a circle:
+// those below. Of the library, the module crds uses only what programs can import. Within pkg, the
+// folders of the library stand on each other without a circle:
 //
 //	kinds              on server, options, openapi, registry
 //	server             on definitions, garbagecollector, options, openapi, internal, support

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Usage: hack/release/require.sh v0.1.0
 #
-# Writes the version of the next release into the modules of which it consists. The program requires the definitions and the library, and the definitions
-# require the library: all are of one version.
+# Writes the version of the next release into the modules of which it consists. The program requires
+# the definitions and the library, and the definitions require the library: all have one version.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

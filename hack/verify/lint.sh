@@ -1,7 +1,8 @@
 #!/bin/bash
 # Usage: hack/verify/lint.sh GOLANGCI_LINT MODULE…
 #
-# Runs the linters over the modules that have Go code of ours. The program uses the workspace (go.work), which has the library; the others do not.
+# Runs the linters over the modules that have Go code of ours. The program uses the workspace
+# (go.work), which has the library; the others do not.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 

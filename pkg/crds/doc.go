@@ -13,7 +13,8 @@
 // namespace that does not exist. An object that is created while its namespace is deleted is
 // deleted, too: see guard.go. The admission webhooks that clients register are called, and the
 // admission policies that they bind are in force, validating and mutating ones. If
-// [definitions.Options] ask for it, roles say who may do what, and FlowSchemas whose requests come first.
+// [definitions.Options] ask for it, roles say who may do what, and FlowSchemas whose requests come
+// first.
 //
 // The server that an author builds is wrapped:
 //

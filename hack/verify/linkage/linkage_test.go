@@ -82,9 +82,9 @@ func TestEtcdLinksNoKubernetes(t *testing.T) {
 	}
 }
 
-// Projects whose tests start databases in containers require the module that does so, and those that
-// serve definitions the one that has Kubernetes' registries. The library requires nothing for
-// that. (goose requires a client of Docker for its own tests.)
+// Projects whose tests start databases in containers require the module that does so, and projects
+// that serve definitions require the one that has Kubernetes' registries. The library requires
+// nothing for that. (goose requires a client of Docker for its own tests.)
 func TestWhatTheLibraryRequires(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "mod", "graph").Output()
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package crdstest is for authors of controllers and operators. It runs servers inside tests that serve
-// CustomResourceDefinitions, Namespaces and a few other resources of the core API, as envtest runs
-// kube-apiserver and etcd. A server starts in the process of the test, in a fraction of a second,
-// and nothing has to be downloaded before.
+// Package crdstest is for authors of controllers and operators. It runs servers inside tests that
+// serve CustomResourceDefinitions, Namespaces and a few other resources of the core API, as envtest
+// runs kube-apiserver and etcd. A server starts in the process of the test, in a fraction of a
+// second, and nothing has to be downloaded before.
 //
 //	server := crdstest.Start(t, testkit.Options{})
 //	environment := &envtest.Environment{

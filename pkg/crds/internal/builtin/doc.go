@@ -5,8 +5,9 @@
 // PriorityLevelConfigurations.
 //
 // The types are those of k8s.io/api, so that every client knows them. Their defaults, validation
-// and storage are written here. A policy is accepted if its expressions compile, as the admission plugin compiles them.
-// They are not checked against the schemas of the kinds that the policy is for.
+// and storage are written here. A policy is accepted if its expressions compile, as the admission
+// plugin compiles them. They are not checked against the schemas of the kinds that the policy is
+// for.
 //
 // Roles are read in two ways. Requests are judged by [KnownRoles], from informers, without a look
 // into the database, by upstream's authorizer; a change counts a few milliseconds after it was

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestModules: all modules can be found, as by who requires this one, and those of Kubernetes are of
-// one release.
+// TestModules: all modules can be found, as by who requires this one, and the modules of Kubernetes
+// belong to one release.
 func TestModules(t *testing.T) {
 	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Path}} {{.Version}}", "all")
 	list.Env = append(os.Environ(), "GOWORK=off")
