@@ -65,7 +65,7 @@ func BenchmarkReal(b *testing.B) {
 	before := inUse() // the definitions, as the client has them
 	for b.Loop() {
 		dir := b.TempDir()
-		s := crds.Start(b, testkit.Options{Dir: dir})
+		s := crdstest.Start(b, testkit.Options{Dir: dir})
 		install(b, s.Config, all)
 		b.ReportMetric(inUse()-before, "MiB-established")
 		if file := os.Getenv("ROWKEEPER_HEAP_PROFILE"); file != "" {
@@ -76,7 +76,7 @@ func BenchmarkReal(b *testing.B) {
 			}
 		}
 		s.Stop()
-		s = crds.Start(b, testkit.Options{Dir: dir})
+		s = crdstest.Start(b, testkit.Options{Dir: dir})
 		established(b, s.Config, len(all))
 		b.ReportMetric(inUse()-before, "MiB-restarted")
 		s.Stop()
