@@ -80,7 +80,7 @@ test-clients: ## let etcd's own tests, Vault, CoreDNS, Cilium and a library of J
 	ROWKEEPER_TEST_ETCD=$(ETCD_TESTS) go -C hack/compat/etcdtests test -v -vet=off -parallel 4 -timeout 100m $(TESTFLAGS) ./...
 	ROWKEEPER_TEST_NPM=1 go test -v -vet=off $(TESTFLAGS) ./hack/compat/clients
 	GOBIN=$(CURDIR)/bin/litestream go install github.com/benbjohnson/litestream/cmd/litestream@v0.5.18
-	PATH=$(CURDIR)/bin/litestream:$$PATH ROWKEEPER_TEST_PROGRAMS=litestream ROWKEEPER_TEST_ONLY=sqlite go test -v -vet=off -run TestLitestream $(TESTFLAGS) ./cmd/rowkeeper/tests
+	PATH=$(CURDIR)/bin/litestream:$$PATH ROWKEEPER_TEST_PROGRAMS=litestream ROWKEEPER_TEST_ONLY=sqlite $(WORKSPACE) go test -v -vet=off -run TestLitestream $(TESTFLAGS) ./cmd/rowkeeper/tests
 	ROWKEEPER_TEST_BACKENDS=1 go -C hack/compat/backends test -v -vet=off -timeout 60m $(TESTFLAGS) ./...
 	$(MAKE) --no-print-directory lint MODULES='$(DEAR)' DEAR=
 	for module in $(DEAR); do (cd $$module && go mod tidy -diff) || exit 1; done
