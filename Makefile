@@ -151,10 +151,12 @@ image: ## build the container image for amd64 and arm64, in bin/image; needs no 
 
 # make release VERSION=v0.1.0
 .PHONY: release
-release: ## build what a release consists of, in bin/release: programs, image, manifests, checksums; publishes nothing
+release: ## build what a release consists of, in bin/release: programs, image, manifests, checksums; publishes nothing; nightly
 	hack/release/build.sh
 
+# The image of this machine's processor is what the tests run. The release has all: make release.
 .PHONY: e2e
+e2e: export ARCHITECTURES ?= $(shell go env GOARCH)
 e2e: image $(GOTESTSUM) ## test the image, and the manifests of deploy/ behind a real API server; builds Kubernetes first
 	hack/e2e/build.sh
 	cd hack/e2e && $(abspath $(GOTESTSUM)) --format standard-verbose -- -count 1 -p 1 -timeout 40m $(TESTFLAGS) ./...
