@@ -182,6 +182,11 @@ generate: ## write all generated code
 tidy: ## tidy all modules
 	@hack/tidy.sh $(MODULES)
 
+# make kubernetes VERSION=v1.38.0; docs/upgrade-kubernetes.md tells what to look at.
+.PHONY: kubernetes
+kubernetes: ## raise the modules of Kubernetes in all modules here, together
+	hack/kubernetes.sh $(VERSION)
+
 .PHONY: verify
 verify: ## check that code is formatted, modules are tidy and generated code is up to date
 	hack/verify/verify.sh $(filter-out $(DEAR),$(MODULES))
