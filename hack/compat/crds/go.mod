@@ -137,8 +137,5 @@ require (
 
 replace github.com/rowkeeper/rowkeeper/pkg/crds => ../../../pkg/crds
 
-// The versions of the program, so that Go compiles Kubernetes once: hack/verify/versions.
-replace (
-	github.com/google/cel-go => github.com/google/cel-go v0.29.2
-	github.com/google/gnostic-models => github.com/google/gnostic-models v0.7.0
-)
+// The version of the program, so that Go compiles Kubernetes once: hack/verify/versions.
+replace github.com/google/cel-go => github.com/google/cel-go v0.29.2

@@ -143,6 +143,3 @@ require (
 )
 
 replace github.com/rowkeeper/rowkeeper/pkg/crds => ../../../pkg/crds
-
-// The version of the program, so that Go compiles Kubernetes once: hack/verify/versions.
-replace github.com/google/gnostic-models => github.com/google/gnostic-models v0.7.0

@@ -130,6 +130,3 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
-
-// The version of the program, so that Go compiles Kubernetes once: hack/verify/versions.
-replace github.com/google/gnostic-models => github.com/google/gnostic-models v0.7.0
