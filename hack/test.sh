@@ -4,7 +4,8 @@
 # Runs tests and prints them as JSON, for gotestsum. If all packages (./...) are asked for, the
 # modules of the workspace (go.work) are tested, too, and without -short those outside of it. The
 # library is tested without the workspace, as its users have it. The linters vet the code, so that
-# the tests do not do it again. Without tables for debuggers (-w), linking takes a third less time.
+# the tests do not do it again. Without tables for debuggers (-w), linking takes a third less time,
+# that of the programs which tests build, too.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +20,8 @@ declare -A elsewhere=(
 	[hack/compat/etcdtests]="make test-clients: they run for minutes"
 	[hack/e2e]="make e2e: they need a Kubernetes control plane"
 )
+
+export GOFLAGS="${GOFLAGS-} -ldflags=-w"
 
 status=0
 if [ "${*: -1}" = ./... ]; then
@@ -41,7 +44,7 @@ if [ "${*: -1}" = ./... ]; then
 		status=0
 		for module in "${modules[@]}"; do
 			if [ -f "$module/go.mod" ]; then
-				GOWORK=off go -C "$module" test -json -vet=off -ldflags=-w -timeout 40m "$@" || status=1
+				GOWORK=off go -C "$module" test -json -vet=off -timeout 40m "$@" || status=1
 			fi
 		done
 		exit $status
@@ -51,7 +54,7 @@ if [ "${*: -1}" = ./... ]; then
 	trap 'kill -- -$others 2>/dev/null; rm -f "$output"' EXIT
 	trap 'exit 130' INT TERM
 fi
-tests() { go test -json -vet=off -ldflags=-w -timeout 60m "$@" || status=1; }
+tests() { go test -json -vet=off -timeout 60m "$@" || status=1; }
 if [ "${*: -1}" = ./... ]; then
 	GOWORK=off tests "$@"
 	GOWORK='' tests "${@:1:$#-1}" "${workspace[@]}"

@@ -346,6 +346,8 @@ func environment(t *testing.T, kubectl string) []string {
 		"GOTOOLCHAIN"} {
 		env = append(env, name+"="+values[i])
 	}
+	// Without tables for debuggers, linking takes a third less time, and nothing else differs.
+	env = append(env, "GOFLAGS=-ldflags=-w")
 	// How this machine reaches the world.
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy",
 		"https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"} {
