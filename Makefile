@@ -12,6 +12,12 @@ GOTESTSUM_FLAGS ?= --hide-summary skipped
 # testname shows every test, dots-v2 a dot for each; see gotestsum --help.
 FORMAT ?= pkgname
 
+# The program and pkg/crds are modules of their own, and use the library beside them by go.work. All
+# other modules are outside of this workspace, and so is the library, which its users have without
+# it. ./... means the library alone; where it is the default, the targets name the other modules.
+export GOWORK := off
+WORKSPACE := GOWORK=
+
 # The directories of all modules.
 MODULES = $(sort $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './bin/*')))
 # Those that bring other people's programs along, hundreds of megabytes to load and minutes to
@@ -44,7 +50,7 @@ cluster: ## run a Kubernetes control plane on a SQLite file, in ./.rowkeeper/clu
 
 .PHONY: build
 build: ## build the server as bin/rowkeeper
-	go build -o bin/rowkeeper ./cmd/rowkeeper
+	$(WORKSPACE) go build -o bin/rowkeeper ./cmd/rowkeeper
 
 # The fast tests run on SQLite, and on what these variables name. See hack/testbed/README.md.
 FAST = $(strip sqlite $(ROWKEEPER_TEST_ONLY) $(ROWKEEPER_TEST_REQUIRE))
@@ -74,7 +80,7 @@ test-clients: ## let etcd's own tests, Vault, CoreDNS, Cilium and a library of J
 	ROWKEEPER_TEST_ETCD=$(ETCD_TESTS) go -C hack/compat/etcdtests test -v -vet=off -parallel 4 -timeout 100m $(TESTFLAGS) ./...
 	ROWKEEPER_TEST_NPM=1 go test -v -vet=off $(TESTFLAGS) ./hack/compat/clients
 	GOBIN=$(CURDIR)/bin/litestream go install github.com/benbjohnson/litestream/cmd/litestream@v0.5.18
-	PATH=$(CURDIR)/bin/litestream:$$PATH ROWKEEPER_TEST_PROGRAMS=litestream ROWKEEPER_TEST_ONLY=sqlite go test -v -vet=off -run TestLitestream $(TESTFLAGS) ./cmd/rowkeeper/tests
+	PATH=$(CURDIR)/bin/litestream:$$PATH ROWKEEPER_TEST_PROGRAMS=litestream ROWKEEPER_TEST_ONLY=sqlite $(WORKSPACE) go test -v -vet=off -run TestLitestream $(TESTFLAGS) ./cmd/rowkeeper/tests
 	ROWKEEPER_TEST_BACKENDS=1 go -C hack/compat/backends test -v -vet=off -timeout 60m $(TESTFLAGS) ./...
 	$(MAKE) --no-print-directory lint MODULES='$(DEAR)' DEAR=
 	for module in $(DEAR); do (cd $$module && go mod tidy -diff) || exit 1; done
@@ -145,10 +151,12 @@ image: ## build the container image for amd64 and arm64, in bin/image; needs no 
 
 # make release VERSION=v0.1.0
 .PHONY: release
-release: ## build what a release consists of, in bin/release: programs, image, manifests, checksums; publishes nothing
+release: ## build what a release consists of, in bin/release: programs, image, manifests, checksums; publishes nothing; nightly
 	hack/release/build.sh
 
+# The image of this machine's processor is what the tests run. The release has all: make release.
 .PHONY: e2e
+e2e: export ARCHITECTURES ?= $(shell go env GOARCH)
 e2e: image $(GOTESTSUM) ## test the image, and the manifests of deploy/ behind a real API server; builds Kubernetes first
 	hack/e2e/build.sh
 	cd hack/e2e && $(abspath $(GOTESTSUM)) --format standard-verbose -- -count 1 -p 1 -timeout 40m $(TESTFLAGS) ./...
@@ -172,7 +180,12 @@ generate: ## write all generated code
 
 .PHONY: tidy
 tidy: ## tidy all modules
-	@for module in $(MODULES); do echo "go mod tidy: $$module"; (cd "$$module" && go mod tidy) || exit 1; done
+	@hack/tidy.sh $(MODULES)
+
+# make kubernetes VERSION=v1.38.0; docs/upgrade-kubernetes.md tells what to look at.
+.PHONY: kubernetes
+kubernetes: ## raise the modules of Kubernetes in all modules here, together
+	hack/kubernetes.sh $(VERSION)
 
 .PHONY: verify
 verify: ## check that code is formatted, modules are tidy and generated code is up to date

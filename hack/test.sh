@@ -1,13 +1,17 @@
 #!/bin/bash
 # Usage: hack/test.sh [go test flag…] package…
 #
-# Runs tests and prints them as JSON, for gotestsum. If all packages (./...) are asked for, and not
-# the fast tests alone (-short), the other modules are tested, too. The linters vet the code, so that
-# the tests do not do it again. Without tables for debuggers (-w), linking takes a third less time.
+# Runs tests and prints them as JSON, for gotestsum. If all packages (./...) are asked for, the
+# modules of the workspace (go.work) are tested, too, and without -short those outside of it. The
+# library is tested without the workspace, as its users have it. The linters vet the code, so that
+# the tests do not do it again. Without tables for debuggers (-w), linking takes a third less time,
+# that of the programs which tests build, too.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-# The modules whose tests run with those of the main one.
+# The modules of the workspace besides the library.
+workspace=(./cmd/rowkeeper/... ./pkg/crds/...)
+# The modules outside of it whose tests run with those of the library.
 modules=(hack/compat/aggregator hack/bench hack/image hack/release hack/verify/linkage hack/compat/sampleapiserver hack/torture hack/torture/robustness hack/compat/crds hack/compat/etcd3 hack/compat/kubebuilder hack/compat/otherversions hack/compat/scaffold pkg/example/controller pkg/testkit/containers pkg/testkit/process)
 # Those whose tests do not, with the reason.
 declare -A elsewhere=(
@@ -17,10 +21,12 @@ declare -A elsewhere=(
 	[hack/e2e]="make e2e: they need a Kubernetes control plane"
 )
 
+export GOFLAGS="${GOFLAGS-} -ldflags=-w"
+
 status=0
 if [ "${*: -1}" = ./... ]; then
 	while read -r dir; do
-		if [ "$dir" != . ] && [[ " ${modules[*]} ${!elsewhere[*]} " != *" $dir "* ]]; then
+		if [ "$dir" != . ] && [[ " ${modules[*]} ${!elsewhere[*]} " != *" $dir "* && " ${workspace[*]} " != *" ./$dir/... "* ]]; then
 			printf 'hack/test.sh: the tests of module %s are neither run nor named as run elsewhere\n' "$dir" >&2
 			status=1
 		fi
@@ -38,7 +44,7 @@ if [ "${*: -1}" = ./... ]; then
 		status=0
 		for module in "${modules[@]}"; do
 			if [ -f "$module/go.mod" ]; then
-				go -C "$module" test -json -vet=off -ldflags=-w -timeout 40m "$@" || status=1
+				GOWORK=off go -C "$module" test -json -vet=off -timeout 40m "$@" || status=1
 			fi
 		done
 		exit $status
@@ -48,7 +54,13 @@ if [ "${*: -1}" = ./... ]; then
 	trap 'kill -- -$others 2>/dev/null; rm -f "$output"' EXIT
 	trap 'exit 130' INT TERM
 fi
-go test -json -vet=off -ldflags=-w -timeout 60m "$@" || status=1
+tests() { go test -json -vet=off -timeout 60m "$@" || status=1; }
+if [ "${*: -1}" = ./... ]; then
+	GOWORK=off tests "$@"
+	GOWORK='' tests "${@:1:$#-1}" "${workspace[@]}"
+else
+	GOWORK='' tests "$@"
+fi
 if [ -n "${others-}" ]; then
 	wait $others || status=1
 	cat "$output"

@@ -6,7 +6,8 @@
 //	kinds/deepcopy     copies of objects, for packages of types that clients import, too
 //	options            the flags by which a server of your own stores its objects in a SQL database,
 //	                   and by which it joins a cluster
-//	crds               CustomResourceDefinitions in a server of your own
+//	definitions        the joint between servers and what serves CustomResourceDefinitions in them
+//	crds               CustomResourceDefinitions in a server of your own; a module of its own
 //	garbagecollector   what follows from owner references, where no cluster does it
 //	openapi            the names of types in OpenAPI documents
 //	registry/resource  a resource's store, from what is particular about it
@@ -20,7 +21,7 @@
 // For authors of tests:
 //
 //	testkit            your API server inside go test
-//	testkit/crds       a server with CustomResourceDefinitions inside go test, instead of envtest
+//	crds/crdstest      a server with CustomResourceDefinitions inside go test, instead of envtest
 //	testkit/controlplane
 //	                   kube-apiserver with its controllers inside go test
 //	testkit/process    a server as a process, for projects with other versions of k8s.io
@@ -37,7 +38,6 @@
 //
 //	internal/access    who may do what without a cluster, and reviews
 //	internal/authz     who decides what users may do, by a file, without a cluster
-//	internal/builtin   the part of the core API that makes sense without nodes
 //	internal/follow    settings in files that change while the server runs
 //	internal/readiness waits until a server is ready
 //	internal/rotation  a serving certificate in a cluster that the server renews by itself
@@ -45,11 +45,13 @@
 //	support/...        what cmd, hack and the tests of storage share with pkg
 //
 // The layers are cmd, then pkg, then storage. A package imports packages of its own layer or of
-// those below. Within pkg, the folders of the library stand on each other without a circle:
+// those below. Of the library, the module crds uses only what programs can import. Within pkg, the
+// folders of the library stand on each other without a circle:
 //
 //	kinds              on server, options, openapi, registry
-//	server             on crds, garbagecollector, options, openapi, internal, support
-//	crds               on options, openapi, internal
+//	server             on definitions, garbagecollector, options, openapi, internal, support
+//	crds               on definitions, openapi, options, registry
+//	definitions        on options
 //	garbagecollector   on options
 //	internal           on registry, support
 //	options            on support

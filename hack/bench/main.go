@@ -288,14 +288,16 @@ func build(ctx context.Context, o options, screen *runner.Screen, p *target.Prog
 	}
 	p.Etcd, p.Kine = filepath.Join(bin, "etcd"), filepath.Join(bin, "kine")
 	p.Rowkeeper = filepath.Join(bin, "rowkeeper")
-	for _, peer := range []struct{ program, module, pkg string }{
-		{p.Etcd, "peers/etcd", "go.etcd.io/etcd/server/v3"},
-		{p.Kine, "peers/kine", "github.com/k3s-io/kine"},
-		{p.Rowkeeper, o.root, "./cmd/rowkeeper"},
+	for _, peer := range []struct{ program, module, pkg, workspace string }{
+		{p.Etcd, "peers/etcd", "go.etcd.io/etcd/server/v3", "off"},
+		{p.Kine, "peers/kine", "github.com/k3s-io/kine", "off"},
+		{p.Rowkeeper, o.root, "./cmd/rowkeeper", ""}, // the one of the clone
 	} {
 		screen.Progress("building " + peer.pkg)
-		out, err := exec.CommandContext(ctx, "go", "build", "-C", peer.module, "-o", peer.program,
-			peer.pkg).CombinedOutput()
+		cmd := exec.CommandContext(ctx, "go", "build", "-C", peer.module, "-o", peer.program,
+			peer.pkg)
+		cmd.Env = append(os.Environ(), "GOWORK="+peer.workspace)
+		out, err := cmd.CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("build %s: %w: %s", peer.pkg, err, out)
 		}

@@ -6,6 +6,7 @@
 set -o errexit -o nounset -o pipefail
 
 cd "$(dirname "$0")/../.."
+export GOWORK=off # the generators are outside of the workspace
 module=github.com/rowkeeper/rowkeeper
 bin="$PWD/bin/codegen"
 header=hack/codegen/header.txt # empty: our files have no license header
@@ -60,18 +61,19 @@ if grep -F "$module" "$work/violations"; then
 fi
 subset pkg/example/generated/openapi
 
-# Of k8s.io/api, the types of the core API and of reviews that are served, and no others.
+# Of k8s.io/api, the types of the core API and of reviews that are served, and no others. Servers without definitions answer reviews, too.
 core=(k8s.io/api/core/v1 k8s.io/api/events/v1 k8s.io/api/coordination/v1 k8s.io/api/admissionregistration/v1
   k8s.io/api/authentication/v1 k8s.io/api/authorization/v1 k8s.io/api/flowcontrol/v1 k8s.io/api/rbac/v1
   k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/api/resource)
 core_readonly=()
 for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
-"$bin/openapi-gen" --go-header-file "$header" --output-file all.go --output-dir "$work/openapi" --output-pkg "$module/pkg/internal/builtin/openapi" \
+"$bin/openapi-gen" --go-header-file "$header" --output-file all.go --output-dir "$work/openapi" --output-pkg "$module/pkg/crds/internal/builtin/openapi" \
   --output-model-name-file zz_generated.model_name.go --report-filename "$work/core-violations" "${core_readonly[@]}" "${core[@]}"
-subset pkg/internal/builtin/openapi \
+subset pkg/crds/internal/builtin/openapi \
   rbacv1.{,Cluster}Role{,Binding}{,List} corev1.{Namespace,ConfigMap,Secret,Event,ServiceAccount}{,List} coordinationv1.Lease{,List} eventsv1.Event{,List} \
   flowcontrolv1.{FlowSchema,PriorityLevelConfiguration}{,List} \
-  v1.{Mutating,Validating}WebhookConfiguration{,List} v1.{Mutating,Validating}AdmissionPolicy{,Binding}{,List} \
+  v1.{Mutating,Validating}WebhookConfiguration{,List} v1.{Mutating,Validating}AdmissionPolicy{,Binding}{,List}
+subset pkg/internal/access/openapi \
   authorizationv1.{,Local,Self}SubjectAccessReview authorizationv1.SelfSubjectRulesReview authenticationv1.{SelfSubject,Token}Review
 
 # Apply configurations are typed by the schemas.
@@ -96,5 +98,5 @@ find pkg/example/generated -mindepth 2 -name '*.go' ! -name '*_expansion.go' ! -
 go generate -C hack/compat/kubebuilder ./...
 
 # The reference of the commands.
-go run ./hack/codegen/cli >"$work/cli.md"
+GOWORK= go run ./cmd/rowkeeper/tests/reference >"$work/cli.md"
 mv "$work/cli.md" docs/reference/cli.md

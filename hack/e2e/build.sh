@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 
 bin=$PWD/bin/cluster
 wanted=" $* "
-export CGO_ENABLED=0
+export CGO_ENABLED=0 GOWORK=off
 mkdir -p "$bin"
 
 # build MODULE PROGRAM PACKAGE [FLAG…]
@@ -30,7 +30,7 @@ kubernetes() {
 	echo "-s -w -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}"
 }
 
-build . rowkeeper ./cmd/rowkeeper
+GOWORK= build . rowkeeper ./cmd/rowkeeper
 build hack/e2e cluster ./cluster
 control=hack/e2e/controlplane
 version=$(go list -C "$control" -m -f '{{.Version}}' k8s.io/kubernetes)

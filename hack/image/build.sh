@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 programs=()
 for arch in ${ARCHITECTURES:-amd64 arm64}; do
 	program=bin/image/linux-$arch/rowkeeper
-	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -trimpath -ldflags "$ldflags" -o "$program" ./cmd/rowkeeper
+	GOWORK='' CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -trimpath -ldflags "$ldflags" -o "$program" ./cmd/rowkeeper
 	programs+=("$PWD/$program")
 done
-go run -C hack/image . -version "$version" -revision "$commit" -created "$date" -out "$PWD/bin/image" "${programs[@]}"
+GOWORK=off go run -C hack/image . -version "$version" -revision "$commit" -created "$date" -out "$PWD/bin/image" "${programs[@]}"

@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . hack/version.sh
+export GOWORK=off
 
 out=bin/release
 work=$(mktemp -d)
@@ -28,7 +29,7 @@ for platform in ${PLATFORMS-darwin/amd64 darwin/arm64 windows/amd64 windows/arm6
 	platforms+=("$platform")
 	os=${platform%/*} arch=${platform#*/}
 	echo "building rowkeeper for $platform"
-	CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -trimpath -ldflags "$ldflags" -o "bin/image/$os-$arch/" ./cmd/rowkeeper
+	GOWORK='' CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -trimpath -ldflags "$ldflags" -o "bin/image/$os-$arch/" ./cmd/rowkeeper
 done
 for platform in "${platforms[@]}"; do
 	os=${platform%/*} arch=${platform#*/}

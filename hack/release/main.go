@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
@@ -40,7 +41,10 @@ func run(version string, programs []string, out io.Writer) error {
 	program := component(cdx.ComponentTypeApplication, info.Main.Path, version)
 	libraries := []cdx.Component{component(cdx.ComponentTypeLibrary, "std", info.GoVersion)}
 	for _, m := range info.Deps {
-		if m.Replace != nil {
+		switch {
+		case m.Path == library || strings.HasPrefix(m.Path, library+"/"):
+			m.Version = version // it is a part of the same release
+		case m.Replace != nil:
 			m = m.Replace
 		}
 		libraries = append(libraries, component(cdx.ComponentTypeLibrary, m.Path, m.Version))
@@ -50,6 +54,9 @@ func run(version string, programs []string, out io.Writer) error {
 	bom.Components = &libraries
 	return cdx.NewBOMEncoder(out, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom)
 }
+
+// library is the module that the program uses, and what begins the paths of the others.
+const library = "github.com/rowkeeper/rowkeeper"
 
 func component(kind cdx.ComponentType, path, version string) cdx.Component {
 	url := fmt.Sprintf("pkg:golang/%s@%s", path, version)

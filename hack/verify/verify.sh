@@ -2,11 +2,13 @@
 # Usage: hack/verify/verify.sh MODULE…
 #
 # Checks, without changing a file, that all code is formatted and comments have at most 100 columns,
-# that the modules are tidy, that the main module has no replace directive and requires no tools, that
-# workflows name actions by commit, that documents show database URLs with verified TLS, that the
-# library exports what hack/verify/api/api.txt says, and that generated code is up to date.
+# that the modules are tidy, that the library and the program have no replace directive, that the
+# library requires no tools and no program, that workflows name actions by commit, that documents
+# show database URLs with verified TLS, that the library exports what hack/verify/api/api.txt says,
+# and that generated code is up to date.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
+export GOWORK=off
 
 status=0
 fail() {
@@ -22,11 +24,11 @@ wide=$(find . \( -name '*.go' -o -name '*.sql' \) -not -path './bin/*' -not -nam
 	/^[\t ]*(\/\/|--) [^ \t+]/ { line = $0; gsub(/\t/, "    ", line); if (length(line) > 100) print FILENAME ":" FNR }' {} +)
 [ -z "$wide" ] || fail "comments of more than 100 columns: $wide"
 
-for module in "$@"; do
-	(cd "$module" && go mod tidy -diff) || fail "the module in $module is not tidy, run make tidy"
-done
+hack/tidy.sh -diff "$@" || fail "the modules above are not tidy, run make tidy"
 
-if go mod edit -json | grep -q '"Replace": \['; then fail "go.mod has a replace directive"; fi
+for module in . cmd/rowkeeper; do
+	if go mod edit -json $module/go.mod | grep -q '"Replace": \['; then fail "$module/go.mod has a replace directive, with which go install refuses it"; fi
+done
 for module in k8s.io/kubernetes sigs.k8s.io/controller-runtime k8s.io/sample-apiserver github.com/golangci/golangci-lint/v2 github.com/testcontainers/testcontainers-go github.com/moby/moby/client; do
 	if go mod edit -json | grep -q "\"Path\": \"$module\""; then fail "go.mod requires $module, which belongs into a module of its own"; fi
 done

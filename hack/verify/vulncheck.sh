@@ -20,6 +20,6 @@ if ! answer=$(timeout 60 "$govulncheck" -db "$db" -version 2>&1) || ! grep -q '^
 	[ "${VULNCHECK:-}" != require ]
 	exit
 fi
-exec "$govulncheck" -db "$db" ./cmd/... ./storage \
+GOWORK='' exec "$govulncheck" -db "$db" ./cmd/rowkeeper/... ./storage \
 	./storage/sqlite ./storage/postgres ./storage/mysql ./storage/conformance ./storage/storagetest \
-	./pkg/options ./pkg/kinds ./pkg/testkit/...
+	./pkg/options ./pkg/kinds ./pkg/testkit/... ./pkg/crds/...

@@ -13,15 +13,19 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 )
 
 // admit puts the plugins that guard namespaces, call webhooks and enforce policies before the
 // plugins that the configuration has.
 func admit(c *genericapiserver.Config, client kubernetes.Interface,
-	factory informers.SharedInformerFactory, services Services) (*plugin, error) {
+	factory informers.SharedInformerFactory, services definitions.Services) (*plugin, error) {
 	dynamicClient, err := dynamic.NewForConfig(c.LoopbackClientConfig)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a client for the server itself: %w", err)
@@ -40,6 +44,31 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface,
 	}
 	c.AdmissionControl = admission.NewChainHandler(chain...)
 	return ours, nil
+}
+
+// withoutCredentials calls webhooks without credentials. Upstream's wrapper gives the server's own
+// ones, with which everything may be done, to what is named kubernetes.default.svc, and the
+// resolver below it gives those of the pod that the server runs in. In a cluster that is the server
+// itself.
+// Here the name belongs to nobody, or to the cluster around the pod, so that somebody else answers
+// for it; and the authority that such a webhook is trusted by comes from whoever defines the
+// webhook.
+func withoutCredentials(
+	resolver webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+	bare := func(c *rest.Config, err error) (*rest.Config, error) {
+		if err != nil {
+			return nil, err
+		}
+		return rest.AnonymousClientConfig(c), nil
+	}
+	return &webhook.AuthenticationInfoResolverDelegator{
+		ClientConfigForFunc: func(hostPort string) (*rest.Config, error) {
+			return bare(resolver.ClientConfigFor(hostPort))
+		},
+		ClientConfigForServiceFunc: func(name, namespace string, port int) (*rest.Config, error) {
+			return bare(resolver.ClientConfigForService(name, namespace, port))
+		},
+	}
 }
 
 // plugin is the admission plugin of this package. It refuses definitions in groups that the server

@@ -23,7 +23,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/authorization/union"
-	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/routes"
@@ -34,54 +33,15 @@ import (
 	"k8s.io/klog/v2"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
-	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
-	"github.com/rowkeeper/rowkeeper/pkg/internal/builtin"
-	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/internal/builtin/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin"
+	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/openapi"
-	"github.com/rowkeeper/rowkeeper/pkg/options"
-	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-// Options say where definitions and objects are stored, and what they are served with.
-type Options struct {
-	// Storage and Store are what the configuration's storage was made with. Required.
-	Storage *options.StorageOptions
-	Store   *storage.Store
-	// Getters describe stores that are made with a getter other than the configuration's. Prepare
-	// replaces them by getters whose stores keep objects out of namespaces that are gone.
-	Getters []*generic.RESTOptionsGetter
-	// Schemes know the types of the groups that the server is built with.
-	Schemes []*runtime.Scheme
-	// SingleServer says that no server of another machine serves from the database. Otherwise a
-	// creation waits if the definition is younger than 2 s, as in every cluster, so that all
-	// servers know the definition by the time when a client knows of the first object. Servers that
-	// share a SQLite file do not wait: one that has not heard of the definition yet answers 404.
-	SingleServer bool
-	// Roles serves rbac.authorization.k8s.io. Roles then give rights besides those that the
-	// configuration's authorizer gives, if it has one. Who has rights by that one alone gives them
-	// away with the rights to escalate and to bind. The members of system:masters, such as the
-	// server itself, may do everything.
-	Roles bool
-	// Authorizer makes the configuration's authorizer of the one by roles, if it is not what Roles
-	// says. It may be nil.
-	Authorizer func(byRoles Roles) (authorizer.Authorizer, authorizer.RuleResolver)
-	// PriorityAndFairness queues requests as FlowSchemas and PriorityLevelConfigurations say, and
-	// serves both, with the defaults of a cluster. The configuration's MaxRequestsInFlight and
-	// MaxMutatingRequestsInFlight together are then how many requests may be under way at a time.
-	PriorityAndFairness bool
-	// Services are those that webhooks may name. Others are called by URL.
-	Services Services
-}
-
-// Roles say who may do what by the roles that the server serves, with their bindings.
-type Roles interface {
-	authorizer.UnconditionalAuthorizer
-	authorizer.RuleResolver
-}
-
-// Extension is a server's second half.
-type Extension struct {
-	options   Options
+// extension is a server's second half.
+type extension struct {
+	options   definitions.Options
 	config    *genericapiserver.RecommendedConfig
 	client    kubernetes.Interface
 	informers informers.SharedInformerFactory
@@ -91,9 +51,14 @@ type Extension struct {
 	known func(name string) (*apiextensionsv1.CustomResourceDefinition, error)
 }
 
+var _ definitions.Prepare = Prepare
+
 // Prepare changes a configuration before a server is made from it. Who uses the server, what it is
-// stored in, and where it is served must be in the configuration already.
-func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, error) {
+// stored in, and where it is served must be in the configuration already. What it returns makes a
+// server that serves definitions, their objects and the core API itself, and leaves everything else
+// to the server that it is given.
+func Prepare(c *genericapiserver.RecommendedConfig,
+	o definitions.Options) (definitions.Extend, error) {
 	if o.Storage == nil || o.Store == nil {
 		return nil, errors.New("custom resources need a storage: set Options.Storage and " +
 			"Options.Store")
@@ -109,7 +74,7 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a client for the server itself: %w", err)
 	}
-	e := &Extension{
+	e := &extension{
 		options: o, config: c, client: client, informers: informers.NewSharedInformerFactory(client,
 			0),
 	}
@@ -151,12 +116,12 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 		}
 		return nil
 	}), healthz.NewInformerSyncHealthz(e.informers))
-	return e, nil
+	return e.extend, nil
 }
 
 // addAuthorizer lets roles decide what the configuration's own authorizer leaves open.
-func (e *Extension) addAuthorizer(c *genericapiserver.Config) (err error) {
-	known := access.Roles{Source: builtin.NewKnownRoles(e.informers.Rbac().V1())}
+func (e *extension) addAuthorizer(c *genericapiserver.Config) (err error) {
+	known := builtin.NewKnownRoles(e.informers.Rbac().V1())
 	if e.options.Authorizer != nil {
 		c.Authorization.Authorizer, c.RuleResolver = e.options.Authorizer(known)
 		return nil
@@ -195,11 +160,9 @@ func describe(c *genericapiserver.Config, schemes []*runtime.Scheme) {
 	openapi.Describe(c, definitions, openapi.Joined(c.OpenAPIV3Config.GetDefinitionName, names))
 }
 
-// Extend returns a server that serves definitions, their objects and the core API itself, and
-// leaves everything else to the given one. That one was made from the configuration which was
-// prepared, and all its groups are installed. The configuration's AdmissionControl may have become
-// a part of a chain meanwhile, but must not have been replaced.
-func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
+// extend is the [definitions.Extend] of a configuration.
+func (e *extension) extend(
+	server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
 	if !e.plugin.isIn(e.config.AdmissionControl) {
 		return nil, errors.New("the configuration's AdmissionControl was replaced after it had " +
 			"been prepared for custom resources, so that neither namespaces nor webhooks would " +
@@ -272,7 +235,7 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 }
 
 // watchOver lets a guard know the definitions. Nothing is served yet.
-func (e *Extension) watchOver(guard *definitionGuard,
+func (e *extension) watchOver(guard *definitionGuard,
 	definitions *apiextensionsserver.CustomResourceDefinitions) error {
 	client, err := clientset.NewForConfig(e.config.LoopbackClientConfig)
 	if err != nil {
@@ -294,7 +257,7 @@ func (e *Extension) watchOver(guard *definitionGuard,
 
 // publish makes the document of all groups, to which the groups of definitions are added while the
 // server runs.
-func (e *Extension) publish(inner, outer *genericapiserver.GenericAPIServer) {
+func (e *extension) publish(inner, outer *genericapiserver.GenericAPIServer) {
 	all := restful.NewContainer()
 	seen := sets.New[string]()
 	for _, container := range []*restful.Container{outer.Handler.GoRestfulContainer,
@@ -313,7 +276,7 @@ func (e *Extension) publish(inner, outer *genericapiserver.GenericAPIServer) {
 }
 
 // addHooks starts what goes on in the background.
-func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer,
+func (e *extension) addHooks(server *genericapiserver.GenericAPIServer,
 	directories sets.Set[string]) error {
 	metadataClient, err := metadata.NewForConfig(e.config.LoopbackClientConfig)
 	if err != nil {
@@ -368,7 +331,7 @@ const rolesWithin = 10 * time.Second
 
 // addRoles writes the default roles, and fills those that aggregate others. Writing may be refused,
 // as by a webhook that calls back: then the server is ready without, and goes on trying.
-func (e *Extension) addRoles(server *genericapiserver.GenericAPIServer) error {
+func (e *extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 	aggregator, err := builtin.NewRoleAggregator(e.client.RbacV1(), e.informers.Rbac().V1())
 	if err != nil {
 		return fmt.Errorf("cannot watch the roles: %w", err)
@@ -393,7 +356,7 @@ func (e *Extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 
 // addPriorities maintains the default objects by which requests have priorities, as often as
 // kube-apiserver does. The server does not wait for them: it always knows the mandatory ones.
-func (e *Extension) addPriorities(server *genericapiserver.GenericAPIServer) error {
+func (e *extension) addPriorities(server *genericapiserver.GenericAPIServer) error {
 	return server.AddPostStartHook("priorities",
 		func(hook genericapiserver.PostStartHookContext) error {
 			go wait.UntilWithContext(hook, func(context.Context) {

@@ -22,7 +22,7 @@ import (
 
 // discover lists the groups of the outer server and of definitions in the inner one's list of
 // groups, which is what clients are answered with that do not ask for everything at once.
-func (e *Extension) discover(inner *genericapiserver.GenericAPIServer,
+func (e *extension) discover(inner *genericapiserver.GenericAPIServer,
 	definitions *apiextensionsserver.CustomResourceDefinitions, taken sets.Set[string]) error {
 	// Only the client's address in it is looked at.
 	request, err := http.NewRequest(http.MethodGet, "/apis", nil)

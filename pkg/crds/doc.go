@@ -12,14 +12,17 @@
 // controller deletes what is in a namespace that is deleted. An object cannot be created in a
 // namespace that does not exist. An object that is created while its namespace is deleted is
 // deleted, too: see guard.go. The admission webhooks that clients register are called, and the
-// admission policies that they bind are in force, validating and mutating ones. If [Options] ask
-// for it, roles say who may do what, and FlowSchemas whose requests come first.
+// admission policies that they bind are in force, validating and mutating ones. If
+// [definitions.Options] ask for it, roles say who may do what, and FlowSchemas whose requests come
+// first.
 //
 // The server that an author builds is wrapped:
 //
-//	extension, err := crds.Prepare(config, crds.Options{…}) // after the storage was applied to config
-//	server, err := …                                       // the author's own, built from config
-//	server, err = extension.Extend(server)
+//	extend, err := crds.Prepare(config, definitions.Options{…}) // after the storage was applied
+//	server, err := …                                            // built from config
+//	server, err = extend(server)
+//
+// Programs of packages server and kinds, and the test kit, are given [Prepare].
 //
 // Admission plugins of the author's own are in config before, or come after the ones that Prepare
 // has put there:

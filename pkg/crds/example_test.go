@@ -7,6 +7,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 )
 
@@ -27,7 +28,7 @@ func ExamplePrepare() {
 		log.Print(err)
 		return
 	}
-	extension, err := crds.Prepare(config, crds.Options{Storage: storage, Store: store})
+	extend, err := crds.Prepare(config, definitions.Options{Storage: storage, Store: store})
 	if err != nil {
 		log.Print(err)
 		return
@@ -37,7 +38,7 @@ func ExamplePrepare() {
 		log.Print(err)
 		return
 	}
-	server, err = extension.Extend(server)
+	server, err = extend(server)
 	if err != nil {
 		log.Print(err)
 		return

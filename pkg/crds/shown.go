@@ -26,7 +26,7 @@ import (
 // What a definition defines is in memory once: upstream's handler keeps it as it was when it began
 // to serve the definition, while the informer has the newest version, of which often the status
 // alone is new.
-func (e *Extension) shown(obj any) (any, error) {
+func (e *extension) shown(obj any) (any, error) {
 	definition, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 	if ok {
 		if old, err := e.known(definition.Name); err == nil &&
@@ -86,7 +86,7 @@ type unserved struct {
 }
 
 // reportUnserved watches for definitions in the server's own groups.
-func (e *Extension) reportUnserved(definitions *apiextensionsserver.CustomResourceDefinitions) error {
+func (e *extension) reportUnserved(definitions *apiextensionsserver.CustomResourceDefinitions) error {
 	client, err := clientset.NewForConfig(e.config.LoopbackClientConfig)
 	if err != nil {
 		return fmt.Errorf("cannot make a client for the server itself: %w", err)

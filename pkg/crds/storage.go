@@ -22,7 +22,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/rowkeeper/rowkeeper/pkg/internal/builtin"
+	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 

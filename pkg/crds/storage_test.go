@@ -70,7 +70,7 @@ func TestShownShares(t *testing.T) {
 		}
 	}
 	old := definition("v1")
-	e := &Extension{plugin: &plugin{}, known: func(name string) (
+	e := &extension{plugin: &plugin{}, known: func(name string) (
 		*apiextensionsv1.CustomResourceDefinition, error) {
 		return old, nil
 	}}

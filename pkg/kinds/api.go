@@ -15,6 +15,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/compatibility"
 
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 )
@@ -44,6 +45,9 @@ type API struct {
 	// Scheme and Codecs know the types of all groups.
 	Scheme *runtime.Scheme
 	Codecs serializer.CodecFactory
+	// Definitions lets the program of [API.Command] serve CustomResourceDefinitions, too, where the
+	// flag --enable-crds asks for it: crds.Prepare does. It is nil unless the caller sets it.
+	Definitions definitions.Prepare
 
 	groups []completedGroup
 }

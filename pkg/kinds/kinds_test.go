@@ -1,14 +1,12 @@
 package kinds_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
@@ -33,7 +30,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 var v1 = schema.GroupVersion{Group: "example.com", Version: "v1"}
@@ -82,6 +78,7 @@ var kubectl = sync.OnceValues(func() (string, error) {
 	}
 	build := exec.Command("go", "build", "-C", "../../hack/tools/kubectl", "-ldflags",
 		"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", program, ".")
+	build.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%v: %w\n%s", build.Args, err, out)
 	}
@@ -400,90 +397,6 @@ func TestGroupBesideOthers(t *testing.T) {
 			t.Errorf("kubectl %s: %v\n%s", step.args, err, out)
 		}
 	}
-}
-
-// TestBesideDefinitions serves the group and CustomResourceDefinitions in one server: clients can
-// merge, explain and apply objects of both.
-func TestBesideDefinitions(t *testing.T) {
-	_, s := start(t, testkit.Options{Extension: crds.Extension})
-	kubeconfig := s.Kubeconfig(s.Config)
-	for i, step := range []struct{ args, stdin, want string }{
-		{"apply --server-side -f -",
-			`{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "shelves.shop.example.com"}, "spec": {
-			"group": "shop.example.com", "scope": "Namespaced", "names": {"plural": "shelves", "singular": "shelf", "kind": "Shelf"}, "versions": [{
-				"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object",
-					"properties": {"boards": {"type": "integer", "description": "How many boards it has."}}}}}}}]}}`, "serverside-applied"},
-		{"wait --for condition=Established crd/shelves.shop.example.com", "", "condition met"},
-		{"apply --server-side -f -",
-			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev", "tags": [{"name": "a"}]}}`, "serverside-applied"},
-		{"apply --server-side --field-manager other -f -",
-			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"tags": [{"name": "b"}]}}`, "serverside-applied"},
-		{"get bm go -o jsonpath={.spec.tags[*].name}", "", "a b"},
-		{"apply -f -",
-			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "two"}, "spec": {"url": "https://go.dev"}}`, "created"},
-		{"explain bookmarks.spec.url", "", "Where the bookmark leads."},
-		{"explain bookmarks --api-version example.com/v1alpha1", "", "address <string> -required-"},
-		{"apply --server-side -f -",
-			`{"apiVersion": "shop.example.com/v1", "kind": "Shelf", "metadata": {"name": "one"}, "spec": {"boards": 3}}`, "serverside-applied"},
-		{"apply --server-side -f -",
-			`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"a": "b"}}}`, "serverside-applied"},
-		{"explain namespaces.spec", "", "KIND: Namespace"},
-	} {
-		if out, err := runKubectl(t, kubeconfig, step.stdin,
-			strings.Fields(step.args)...); err != nil || !strings.Contains(out, step.want) {
-			t.Errorf("step %d: kubectl %s: %v\n%s", i, step.args, err, out)
-		}
-	}
-	for path, want := range map[string]string{
-		"/openapi/v3/apis/example.com/v1":          "Bookmark",
-		"/openapi/v3/apis/example.com/v1alpha1":    "Bookmark",
-		"/openapi/v3/apis/shop.example.com/v1":     "Shelf",
-		"/openapi/v3/api/v1":                       "Namespace",
-		"/openapi/v3/apis/apiextensions.k8s.io/v1": "CustomResourceDefinition",
-	} {
-		version := strings.TrimPrefix(strings.TrimPrefix(path, "/openapi/v3/apis/"),
-			"/openapi/v3/api/")
-		gv, err := schema.ParseGroupVersion(version)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// The documents of definitions are made in the background.
-		var last string
-		err = wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
-			func(ctx context.Context) (bool, error) {
-				content, err := dynamicREST(t, s).Get().AbsPath(path).DoRaw(ctx)
-				if err != nil {
-					last = err.Error()
-					return false, nil
-				}
-				last = string(content)
-				return describes(content, gv.WithKind(want)), nil
-			})
-		if err != nil {
-			t.Errorf("%s does not say which schema is that of %s: %v\n%.300s", path,
-				want, err, last)
-		}
-	}
-}
-
-// describes tells whether a schema of a document says that it is the kind's.
-func describes(document []byte, kind schema.GroupVersionKind) bool {
-	var d struct {
-		Components struct {
-			Schemas map[string]struct {
-				Kinds []metav1.GroupVersionKind `json:"x-kubernetes-group-version-kind"`
-			} `json:"schemas"`
-		} `json:"components"`
-	}
-	if json.Unmarshal(document, &d) != nil {
-		return false
-	}
-	for _, s := range d.Components.Schemas {
-		if slices.Contains(s.Kinds, metav1.GroupVersionKind(kind)) {
-			return true
-		}
-	}
-	return false
 }
 
 // Planet is of no namespace, and has neither status nor hooks.

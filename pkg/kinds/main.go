@@ -41,7 +41,7 @@ func Main(name string, drivers []storage.Driver, groups ...Group) {
 func (a *API) Command(name string, drivers ...storage.Driver) *cobra.Command {
 	p := server.Program{
 		Name: name, Scheme: a.Scheme, Codecs: a.Codecs, Drivers: drivers, NewConfig: a.NewConfig,
-		New: a.New,
+		New: a.New, Definitions: a.Definitions,
 	}
 	root := commands.New(p, server.New(p).Command())
 	root.Short = "The API server of " + a.groups[0].Name

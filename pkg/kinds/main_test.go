@@ -150,15 +150,13 @@ func collectsGarbage(t *testing.T, kubeconfig string) {
 	}
 }
 
-// TestCommands takes the program's objects, and those of a definition, into another database, by
-// its own commands.
+// TestCommands takes the program's objects into another database, by its own commands.
 func TestCommands(t *testing.T) {
 	dir := t.TempDir()
 	first := []string{"--database", "sqlite://" + filepath.Join(dir, "first.db")}
 	second := []string{"--database", "sqlite://" + filepath.Join(dir, "second.db")}
 	serve := func(database []string) (*program, string) {
-		p := run(t, dir, append([]string{"serve", "--secure-port", "0", "--enable-crds"},
-			database...)...)
+		p := run(t, dir, append([]string{"serve", "--secure-port", "0"}, database...)...)
 		return p, p.after("The kubeconfig is ")
 	}
 	do := func(args, database []string, want string) {
@@ -169,17 +167,10 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	p, kubeconfig := serve(first)
-	for _, do := range []struct{ stdin, args string }{
-		{shelves, "create -f -"},
-		{"", "wait --for=condition=Established --timeout=60s crd/shelves.example.org"},
-		{`{"apiVersion": "example.org/v1", "kind": "Shelf", "metadata": {"name": "top"}}`,
-			"create -n default -f -"},
-		{`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, ` +
-			`"spec": {"url": "https://go.dev"}}`, "create -n default -f -"},
-	} {
-		if out, err := runKubectl(t, kubeconfig, do.stdin, strings.Fields(do.args)...); err != nil {
-			t.Fatalf("kubectl %s: %v\n%s", do.args, err, out)
-		}
+	if out, err := runKubectl(t, kubeconfig, `{"apiVersion": "example.com/v1", "kind": "Bookmark", `+
+		`"metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`,
+		"create", "-n", "default", "-f", "-"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 	do([]string{"backup", "all.backup"}, first, "backed up ")
 	p.stop()
@@ -192,11 +183,9 @@ func TestCommands(t *testing.T) {
 	p, kubeconfig = serve(second)
 	defer p.stop()
 	for args, want := range map[string]string{
-		"get bm go -n default":       "NAME AGE\ngo ",
-		"get shelves top -n default": "NAME AGE\ntop ",
-		"get namespaces default":     "NAME STATUS AGE\ndefault Active ",
-		"explain bookmark.spec.url":  "string",
-		"api-resources -o name":      "bookmarks.example.com",
+		"get bm go -n default":      "NAME AGE\ngo ",
+		"explain bookmark.spec.url": "string",
+		"api-resources -o name":     "bookmarks.example.com",
 	} {
 		if out, err := runKubectl(t, kubeconfig, "", strings.Fields(args)...); err != nil ||
 			!strings.Contains(out, want) {
@@ -206,22 +195,6 @@ func TestCommands(t *testing.T) {
 	do([]string{"migrate", "objects", "--kubeconfig", kubeconfig}, nil,
 		"bookmarks.example.com: 0 of 1 objects rewritten")
 }
-
-// shelves is a definition.
-const shelves = `apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: shelves.example.org
-spec:
-  group: example.org
-  names: {kind: Shelf, plural: shelves}
-  scope: Namespaced
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`
 
 // TestBadFlags shows that each is one sentence for whoever starts the program.
 func TestBadFlags(t *testing.T) {
@@ -234,6 +207,7 @@ func TestBadFlags(t *testing.T) {
 		"--tls-private-key-file tls.key "
 	for args, want := range map[string]string{
 		"--nope":                "unknown flag: --nope",
+		"--enable-crds":         "unknown flag: --enable-crds", // kinds.Main gives none
 		"more":                  `unexpected argument "more"`,
 		"--data-dir=":           "--data-dir must name a directory",
 		"--data-dir kubeconfig": "cannot create the data directory: mkdir ",

@@ -29,7 +29,7 @@ func (a *API) OpenAPI(ref openapicommon.ReferenceCallback) map[string]openapicom
 // hand, too.
 func OpenAPI(scheme *runtime.Scheme) openapicommon.GetOpenAPIDefinitions {
 	return func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
-		b := &definitions{ref: ref, all: map[string]openapicommon.OpenAPIDefinition{}}
+		b := &schemas{ref: ref, all: map[string]openapicommon.OpenAPIDefinition{}}
 		for gvk, t := range scheme.AllKnownTypes() {
 			if gvk.Version != runtime.APIVersionInternal {
 				b.define(t)
@@ -60,8 +60,8 @@ func indirect(t reflect.Type) reflect.Type {
 	return t
 }
 
-// definitions collects those of the structs that it comes across.
-type definitions struct {
+// schemas collects the definitions of the structs that it comes across.
+type schemas struct {
 	ref openapicommon.ReferenceCallback
 	all map[string]openapicommon.OpenAPIDefinition
 }
@@ -77,7 +77,7 @@ type (
 )
 
 // define adds the definition of a struct with a name, and returns the name.
-func (b *definitions) define(t reflect.Type) string {
+func (b *schemas) define(t reflect.Type) string {
 	name := openapi.TypeName(t)
 	if _, ok := b.all[name]; ok {
 		return name
@@ -99,7 +99,7 @@ func (b *definitions) define(t reflect.Type) string {
 }
 
 // structure is the schema of a struct.
-func (b *definitions) structure(t reflect.Type, uses map[string]bool) spec.Schema {
+func (b *schemas) structure(t reflect.Type, uses map[string]bool) spec.Schema {
 	var docs map[string]string
 	if d, ok := reflect.New(t).Interface().(documented); ok {
 		docs = d.SwaggerDoc()
@@ -117,7 +117,7 @@ func (b *definitions) structure(t reflect.Type, uses map[string]bool) spec.Schem
 }
 
 // special is the schema of a type that does not look in JSON as it does in Go.
-func (b *definitions) special(t reflect.Type) (spec.Schema, bool) {
+func (b *schemas) special(t reflect.Type) (spec.Schema, bool) {
 	pointer := reflect.New(t).Interface()
 	of := func(typ, format string) (spec.Schema, bool) {
 		return spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{typ}, Format: format}}, true
@@ -143,7 +143,7 @@ func (b *definitions) special(t reflect.Type) (spec.Schema, bool) {
 
 // fields adds those of a struct to its schema, and in their place those of the structs that are
 // embedded in it.
-func (b *definitions) fields(t reflect.Type, docs map[string]string, s *spec.Schema,
+func (b *schemas) fields(t reflect.Type, docs map[string]string, s *spec.Schema,
 	uses map[string]bool) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -183,7 +183,7 @@ func (b *definitions) fields(t reflect.Type, docs map[string]string, s *spec.Sch
 }
 
 // schema is that of a value: a reference for a struct with a name.
-func (b *definitions) schema(t reflect.Type, uses map[string]bool) spec.Schema {
+func (b *schemas) schema(t reflect.Type, uses map[string]bool) spec.Schema {
 	of := func(typ, format string) spec.Schema {
 		return spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{typ}, Format: format}}
 	}

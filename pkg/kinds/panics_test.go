@@ -15,7 +15,6 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 // Robot does what its author did not want.
@@ -185,23 +184,11 @@ func TestFailingFunctions(t *testing.T) {
 	}
 }
 
-// TestPreferredVersion is the one that the group names first, whatever the versions are called,
-// also if there are CustomResourceDefinitions besides.
+// TestPreferredVersion is the one that the group names first, whatever the versions are called.
 func TestPreferredVersion(t *testing.T) {
-	for name, o := range map[string]testkit.Options{"alone": {Database: testkit.Memory},
-		"beside definitions": {Database: testkit.Memory, Extension: crds.Extension}} {
-		t.Run(name, func(t *testing.T) {
-			api, err := kinds.New(robots)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
-				NewConfig: api.NewConfig, New: api.New}, o)
-			client := discovery.NewDiscoveryClientForConfigOrDie(s.Config)
-			preferred(t, client)
-			preferred(t, client.WithLegacy())
-		})
-	}
+	client := discovery.NewDiscoveryClientForConfigOrDie(serve(t, robots).Config)
+	preferred(t, client)
+	preferred(t, client.WithLegacy())
 }
 
 // preferred wants v1 to be the preferred version, and the others to follow it.

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
-	"github.com/rowkeeper/rowkeeper/pkg/crds"
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -29,7 +29,7 @@ func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 	// whose administrator takes it from them.
 	config.Authorization.Authorizer, config.RuleResolver = nil, nil
 	scheme, _, _ := strings.Cut(database.URL, ":")
-	options := crds.Options{
+	with := definitions.Options{
 		Storage: s.Storage, Store: store, Schemes: []*runtime.Scheme{s.program.Scheme, access.Scheme},
 		// SQLite is for one machine, where others learn of a definition at once.
 		SingleServer: scheme == "sqlite" || scheme == "memory",
@@ -40,11 +40,12 @@ func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 		Services: s.webhookServices,
 	}
 	if s.authorization != nil {
-		options.Authorizer = func(byRoles crds.Roles) (authorizer.Authorizer, authorizer.RuleResolver) {
+		with.Authorizer = func(
+			byRoles definitions.Roles) (authorizer.Authorizer, authorizer.RuleResolver) {
 			return s.authorization.With(byRoles)
 		}
 	}
-	extension, err := crds.Prepare(config, options)
+	extend, err := s.program.Definitions(config, with)
 	if err != nil {
 		return nil, err
 	}
@@ -52,5 +53,5 @@ func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 	if err != nil {
 		return nil, err
 	}
-	return extension.Extend(server)
+	return extend(server)
 }

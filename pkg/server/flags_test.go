@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/util/cert"
 
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apiserver"
 	"github.com/rowkeeper/rowkeeper/storage"
@@ -37,6 +39,10 @@ func newServer() *Server {
 		Drivers: drivers.All(),
 		NewConfig: func() *genericapiserver.RecommendedConfig {
 			return apiserver.NewConfig().Generic
+		},
+		Definitions: func(*genericapiserver.RecommendedConfig,
+			definitions.Options) (definitions.Extend, error) {
+			return nil, errors.New("nothing is served here")
 		},
 	})
 }

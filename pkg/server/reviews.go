@@ -8,7 +8,7 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 
 	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
-	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/internal/builtin/openapi"
+	accessopenapi "github.com/rowkeeper/rowkeeper/pkg/internal/access/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 )
 
@@ -28,7 +28,7 @@ func (s *Server) describeReviews(c *genericapiserver.Config) {
 	own := c.OpenAPIV3Config.GetDefinitions
 	definitions := func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 		all := apiextensionsopenapi.GetOpenAPIDefinitions(ref)
-		maps.Copy(all, builtinopenapi.GetOpenAPIDefinitions(ref))
+		maps.Copy(all, accessopenapi.GetOpenAPIDefinitions(ref))
 		maps.Copy(all, own(ref))
 		return all
 	}

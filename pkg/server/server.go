@@ -30,7 +30,7 @@ import (
 	"k8s.io/component-base/term"
 	netutils "k8s.io/utils/net"
 
-	"github.com/rowkeeper/rowkeeper/pkg/crds"
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/authz"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/support/commandline"
@@ -57,6 +57,10 @@ type Program struct {
 	Scheme  *runtime.Scheme
 	Codecs  serializer.CodecFactory
 	Drivers []storage.Driver
+
+	// Definitions serves CustomResourceDefinitions where the flag --enable-crds asks for it:
+	// crds.Prepare does. Without it, the program has no such flag.
+	Definitions definitions.Prepare
 
 	// AddFlags adds the program's own flags, if it has any.
 	AddFlags func(*pflag.FlagSet)
@@ -164,24 +168,30 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 	fs.BoolVar(&s.collectGarbage, collectorFlag, s.collectGarbage,
 		"Delete the objects whose owners are gone, as owner references say, in one of the "+
 			"replicas. An aggregated server leaves it to its cluster.")
-	fs.BoolVar(&s.enableCRDs, crdsFlag, s.enableCRDs,
-		"Serve CustomResourceDefinitions and their objects, Namespaces, which objects can then "+
-			"only be created in, roles, which then say who may do what, and a few other resources "+
-			"of the core API. Definitions need memory: 189 of public projects take up to 2.5 GB "+
-			"while they are created, and 1.9 GB after a restart. GOMEMLIMIT, such as 2GiB, bounds "+
-			"that. An aggregated server leaves them to its cluster.")
-	fs.StringToStringVar(&s.webhookServices, servicesFlag, s.webhookServices,
-		"NAMESPACE/NAME=HOST:PORT: where the Service is that webhooks name, with "+
-			"--enable-crds. Repeat it for more. The webhook's certificate must be for "+
-			"NAME.NAMESPACE.svc, as in a cluster. Other webhooks are called by URL.")
+	if s.program.Definitions != nil {
+		fs.BoolVar(&s.enableCRDs, crdsFlag, s.enableCRDs,
+			"Serve CustomResourceDefinitions and their objects, Namespaces, which objects can then "+
+				"only be created in, roles, which then say who may do what, and a few other "+
+				"resources of the core API. Definitions need memory: 189 of public projects take up "+
+				"to 2.5 GB while they are created, and 1.9 GB after a restart. GOMEMLIMIT, such as "+
+				"2GiB, bounds that. An aggregated server leaves them to its cluster.")
+		fs.StringToStringVar(&s.webhookServices, servicesFlag, s.webhookServices,
+			"NAMESPACE/NAME=HOST:PORT: where the Service is that webhooks name, with "+
+				"--enable-crds. Repeat it for more. The webhook's certificate must be for "+
+				"NAME.NAMESPACE.svc, as in a cluster. Other webhooks are called by URL.")
+	}
 	fs.StringVar(&s.signInFile, signInFlag, s.signInFile,
 		"File with an AuthenticationConfiguration (apiserver.config.k8s.io): the issuers by whose "+
 			"tokens users sign in, beside certificates, and whether requests may be anonymous. The "+
 			"server follows changes of it. An aggregated server leaves it to its cluster.")
+	who := "webhooks"
+	if s.program.Definitions != nil {
+		who += ", and with --enable-crds roles"
+	}
 	fs.StringVar(&s.authorizationFile, authorizationFlag, s.authorizationFile,
 		"File with an AuthorizationConfiguration (apiserver.config.k8s.io): who decides what users "+
-			"may do, in which order: webhooks, and with --enable-crds roles. The server follows "+
-			"changes of it. An aggregated server leaves it to its cluster.")
+			"may do, in which order: "+who+". The server follows changes of it. An aggregated "+
+			"server leaves it to its cluster.")
 	if s.program.AddFlags != nil {
 		s.program.AddFlags(fs)
 	}
@@ -208,11 +218,11 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 	var aggregated pflag.FlagSet
 	s.Aggregated.AddFlags(&aggregated)
 	aggregated.VisitAll(func(f *pflag.Flag) {
-		switch f.Name {
-		case clientCAFlag:
+		switch {
+		case f.Name == clientCAFlag:
 			f.Usage += " Without a cluster, besides the server's own authority."
 			fs.AddFlag(f)
-		case priorityFlag:
+		case f.Name == priorityFlag && s.program.Definitions != nil:
 			f.Usage += " Without a cluster, as the server's own say, with --enable-crds."
 			fs.AddFlag(f)
 		default:
@@ -255,20 +265,24 @@ func (s *Server) ServesDefinitions() bool { return s.enableCRDs }
 // with a [UsageError].
 func (s *Server) Command() *cobra.Command {
 	sections := s.flags()
+	namespaces, example := "Namespaces", ""
+	if s.program.Definitions != nil {
+		namespaces, example = "Without --enable-crds, namespaces", " --enable-crds"
+	}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the API",
 		Long: "Serve runs the API server until it is told to stop by SIGTERM or an interrupt.\n\n" +
 			"By default it serves on https://127.0.0.1:8443 from a SQLite database in the " +
 			"directory ." + s.program.Name + ", where it also keeps an authority of its own and " +
-			"a kubeconfig for the administrator. No cluster is needed. Without --enable-crds, " +
-			"namespaces need not exist: an object's namespace is a part of its name.\n\n" +
+			"a kubeconfig for the administrator. No cluster is needed. " + namespaces + " need " +
+			"not exist: an object's namespace is a part of its name.\n\n" +
 			"With --aggregated or --kubeconfig it is a part of a cluster, behind the cluster's " +
 			"API server.\n\n" +
 			"Warnings and errors are logged, and with -v=1 or more what the server does, too. A " +
 			"log in JSON has everything.",
 		Example: "  " + s.program.Name + " serve\n" +
-			"  " + s.program.Name + " serve --database \"postgres://user@db/objects?sslmode=verify-full\" --enable-crds",
+			"  " + s.program.Name + " serve --database \"postgres://user@db/objects?sslmode=verify-full\"" + example,
 		Args:          NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -388,10 +402,10 @@ func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	if len(s.webhookServices) > 0 && !s.enableCRDs {
 		errs = append(errs, fmt.Errorf("--%s needs --%s", servicesFlag, crdsFlag))
 	}
-	if all.Changed(priorityFlag) && !s.enableCRDs {
+	if s.program.Definitions != nil && all.Changed(priorityFlag) && !s.enableCRDs {
 		errs = append(errs, fmt.Errorf("--%s needs --%s", priorityFlag, crdsFlag))
 	}
-	for _, err := range crds.Services(s.webhookServices).Validate() {
+	for _, err := range definitions.Services(s.webhookServices).Validate() {
 		errs = append(errs, fmt.Errorf("--%s: %w", servicesFlag, err))
 	}
 	cluster.VisitAll(func(f *pflag.Flag) {

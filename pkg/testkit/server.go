@@ -28,6 +28,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/support/standalone"
@@ -70,9 +71,8 @@ type Options struct {
 
 	// Groups make further API groups, as [API.New] does not.
 	Groups []Group
-	// Extension adds what is not a group of Go types: package testkit/crds has the one that adds
-	// CustomResourceDefinitions and Namespaces.
-	Extension Extension
+	// Definitions adds CustomResourceDefinitions and Namespaces: crds.Prepare does. It may be nil.
+	Definitions definitions.Prepare
 
 	// GarbageCollection deletes the objects whose owners are gone, as the controller of a cluster
 	// does. Tests that give objects owners which never existed want none.
@@ -107,26 +107,6 @@ type Group struct {
 	OpenAPI openapicommon.GetOpenAPIDefinitions
 	// New makes the group's resources, stored as the getter says.
 	New func(generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo, error)
-}
-
-// Extension prepares a configuration before the API's author makes the server from it, and returns
-// what wraps that server.
-type Extension func(*genericapiserver.RecommendedConfig,
-	Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error),
-	error)
-
-// Extended is the server that an [Extension] is for.
-type Extended struct {
-	// Storage and Store are where the server's objects are stored. Replicas says that other
-	// servers may use the same objects.
-	Storage  *options.StorageOptions
-	Store    *storage.Store
-	Replicas bool
-	// Schemes know the types of the API and of the groups.
-	Schemes []*runtime.Scheme
-	// Getters say how the groups of [Options.Groups] are stored. As the configuration's
-	// RESTOptionsGetter, which the API has, they may be replaced.
-	Getters []*generic.RESTOptionsGetter
 }
 
 // Instance is a running API server. [Server] is one that belongs to a test.
@@ -185,7 +165,7 @@ func Launch(ctx context.Context, api API, o Options) (_ *Instance, err error) {
 	if err != nil {
 		return nil, err
 	}
-	wrap := func(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer,
+	extend := func(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer,
 		error) {
 		return server, nil
 	}
@@ -195,14 +175,15 @@ func Launch(ctx context.Context, api API, o Options) (_ *Instance, err error) {
 			return nil, err
 		}
 	}
-	if o.Extension != nil {
-		extended := Extended{Storage: stored, Store: s.Store, Replicas: s.replicas,
+	if o.Definitions != nil {
+		// Without replicas, nobody has to be waited for.
+		with := definitions.Options{Storage: stored, Store: s.Store, SingleServer: !s.replicas,
 			Schemes: []*runtime.Scheme{api.Scheme}}
 		for i, group := range o.Groups {
-			extended.Schemes = append(extended.Schemes, group.Scheme)
-			extended.Getters = append(extended.Getters, &getters[i])
+			with.Schemes = append(with.Schemes, group.Scheme)
+			with.Getters = append(with.Getters, &getters[i])
 		}
-		if wrap, err = o.Extension(config, extended); err != nil {
+		if extend, err = o.Definitions(config, with); err != nil {
 			return nil, err
 		}
 	}
@@ -219,7 +200,7 @@ func Launch(ctx context.Context, api API, o Options) (_ *Instance, err error) {
 			return nil, err
 		}
 	}
-	if server, err = wrap(server); err != nil {
+	if server, err = extend(server); err != nil {
 		return nil, err
 	}
 	s.Config = s.configFor(config.SecureServing.Listener.Addr(), s.users.administrator)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apiserver"
 	"github.com/rowkeeper/rowkeeper/pkg/server"
 	"github.com/rowkeeper/rowkeeper/pkg/server/commands"
@@ -19,6 +20,7 @@ var program = server.Program{
 	Name:   "rowkeeper",
 	Title:  "Rowkeeper " + version.Get().Version,
 	Scheme: apiserver.Scheme, Codecs: apiserver.Codecs, Drivers: drivers.All(),
+	Definitions: crds.Prepare,
 }
 
 // Run executes a command line until it is done or ctx ends, and returns the program's exit code, as

@@ -54,17 +54,20 @@ func build() error {
 	bin := filepath.Join(root, "bin", "e2e")
 	rowkeeperProgram, kubectlProgram = filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "kubectl")
 	controllerProgram = filepath.Join(bin, "controller")
-	for _, args := range [][]string{
-		{"build", "-C", "pkg/example/controller", "-o", controllerProgram, "."},
-		{"build", "-o", rowkeeperProgram, "./cmd/rowkeeper"},
+	for _, build := range []struct {
+		workspace string // the program is in it, other modules are not
+		args      []string
+	}{
+		{"off", []string{"-C", "pkg/example/controller", "-o", controllerProgram, "."}},
+		{"", []string{"-o", rowkeeperProgram, "./cmd/rowkeeper"}},
 		// Without a version, kubectl cannot tell whether it fits the server.
-		{"build", "-C", "hack/tools/kubectl", "-ldflags",
-			"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, "."},
+		{"off", []string{"-C", "hack/tools/kubectl", "-ldflags",
+			"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, "."}},
 	} {
-		cmd := exec.Command("go", args...)
-		cmd.Dir = root
+		cmd := exec.Command("go", append([]string{"build"}, build.args...)...)
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "GOWORK="+build.workspace)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+			return fmt.Errorf("%s: %w\n%s", cmd, err, out)
 		}
 	}
 	return nil

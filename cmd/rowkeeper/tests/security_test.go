@@ -220,6 +220,9 @@ func TestNoSecrets(t *testing.T) {
 					"/debug/pprof/profile?seconds=1", "/debug/pprof/symbol", "/debug/flags/v",
 					"/openapi/v2", "/logs/", "/apis"} {
 					for _, accept := range []string{"*/*", "text/plain", "application/json"} {
+						if strings.Contains(path, "seconds=") && accept != "*/*" {
+							continue // a profile has one form, and takes its time
+						}
 						body := s.get(t, path, accept)
 						if unzipped, err := gzip.NewReader(strings.NewReader(body)); err == nil {
 							more, _ := io.ReadAll(unzipped)

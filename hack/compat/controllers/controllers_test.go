@@ -70,7 +70,8 @@ func TestControllers(t *testing.T) {
 	klog.SetLogger(log)
 	ctrl.SetLogger(log)
 	program := filepath.Join(t.TempDir(), "rowkeeper")
-	run(t, "go", "-C", "../../..", "build", "-o", program, "./cmd/rowkeeper")
+	// The program is in the workspace. This module is not.
+	run(t, "env", "GOWORK=", "go", "-C", "../../..", "build", "-o", program, "./cmd/rowkeeper")
 	for name, p := range projects {
 		for setup, with := range setups {
 			t.Run(name+"/"+setup, func(t *testing.T) {

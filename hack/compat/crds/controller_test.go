@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 // controller has the form of upstream's sample-controller: the informer's handler queues names, and
@@ -109,7 +109,7 @@ func (c *controller) all(n int, state string) bool {
 // state of every object.
 func TestController(t *testing.T) {
 	const objects, workers, writers = 1000, 4, 8
-	s := crds.Start(t, testkit.Options{})
+	s := crdstest.Start(t, testkit.Options{})
 	install(t, s.Config, definitions(t, "github.com/cert-manager/cert-manager"))
 	ctx, cancel := context.WithCancel(t.Context())
 	client := versioned.NewForConfigOrDie(s.Config)

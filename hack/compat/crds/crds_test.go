@@ -25,8 +25,8 @@ import (
 	"k8s.io/client-go/restmapper"
 	"sigs.k8s.io/yaml"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 
 	// These keep the modules required of which the definitions are read.
 	_ "github.com/cert-manager/cert-manager/pkg/apis/certmanager"
@@ -229,7 +229,7 @@ spec: {selector: {matchLabels: {app: web}}, endpoints: [{port: metrics}]}`,
 func TestProjects(t *testing.T) {
 	for module := range projects {
 		t.Run(module, func(t *testing.T) {
-			s := crds.Start(t, testkit.Options{})
+			s := crdstest.Start(t, testkit.Options{})
 			all := definitions(t, module)
 			began := time.Now()
 			install(t, s.Config, all)

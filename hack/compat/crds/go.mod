@@ -7,7 +7,7 @@ replace github.com/rowkeeper/rowkeeper => ../../..
 require (
 	github.com/cert-manager/cert-manager v1.21.2
 	github.com/prometheus-operator/prometheus-operator v0.85.0
-	github.com/rowkeeper/rowkeeper v0.0.0-00010101000000-000000000000
+	github.com/rowkeeper/rowkeeper v0.1.0
 	golang.org/x/sync v0.24.0
 	k8s.io/apiextensions-apiserver v0.37.2
 	k8s.io/apimachinery v0.37.2
@@ -15,6 +15,8 @@ require (
 	sigs.k8s.io/gateway-api v1.6.3
 	sigs.k8s.io/yaml v1.6.0
 )
+
+require k8s.io/kubernetes v1.37.2 // indirect
 
 require (
 	cel.dev/expr v0.25.2 // indirect
@@ -74,6 +76,7 @@ require (
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
+	github.com/rowkeeper/rowkeeper/pkg/crds v0.0.0
 	github.com/sethvargo/go-retry v0.5.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
@@ -131,3 +134,8 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
+
+replace github.com/rowkeeper/rowkeeper/pkg/crds => ../../../pkg/crds
+
+// The version of the program, so that Go compiles Kubernetes once: hack/verify/versions.
+replace github.com/google/cel-go => github.com/google/cel-go v0.29.2

@@ -16,8 +16,8 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 func newReader(content []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(content)) }
@@ -65,7 +65,7 @@ func BenchmarkReal(b *testing.B) {
 	before := inUse() // the definitions, as the client has them
 	for b.Loop() {
 		dir := b.TempDir()
-		s := crds.Start(b, testkit.Options{Dir: dir})
+		s := crdstest.Start(b, testkit.Options{Dir: dir})
 		install(b, s.Config, all)
 		b.ReportMetric(inUse()-before, "MiB-established")
 		if file := os.Getenv("ROWKEEPER_HEAP_PROFILE"); file != "" {
@@ -76,7 +76,7 @@ func BenchmarkReal(b *testing.B) {
 			}
 		}
 		s.Stop()
-		s = crds.Start(b, testkit.Options{Dir: dir})
+		s = crdstest.Start(b, testkit.Options{Dir: dir})
 		established(b, s.Config, len(all))
 		b.ReportMetric(inUse()-before, "MiB-restarted")
 		s.Stop()
@@ -101,7 +101,7 @@ func BenchmarkMany(b *testing.B) {
 	for b.Loop() {
 		dir := b.TempDir()
 		began := time.Now()
-		s := crds.Start(b, testkit.Options{Dir: dir})
+		s := crdstest.Start(b, testkit.Options{Dir: dir})
 		b.ReportMetric(time.Since(began).Seconds(), "s-start-empty")
 		before := inUse()
 		began = time.Now()
@@ -122,7 +122,7 @@ func BenchmarkMany(b *testing.B) {
 		b.ReportMetric(inUse()-before, "MiB")
 		s.Stop()
 		began = time.Now()
-		s = crds.Start(b, testkit.Options{Dir: dir})
+		s = crdstest.Start(b, testkit.Options{Dir: dir})
 		b.ReportMetric(time.Since(began).Seconds(), "s-restart")
 		established(b, s.Config, n)
 		s.Stop()
@@ -134,9 +134,9 @@ func BenchmarkMany(b *testing.B) {
 func TestManyAfterRestart(t *testing.T) {
 	dir := t.TempDir()
 	all := many(t, 50)
-	s := crds.Start(t, testkit.Options{Dir: dir})
+	s := crdstest.Start(t, testkit.Options{Dir: dir})
 	install(t, s.Config, all)
 	s.Stop()
-	s = crds.Start(t, testkit.Options{Dir: dir})
+	s = crdstest.Start(t, testkit.Options{Dir: dir})
 	established(t, s.Config, len(all))
 }

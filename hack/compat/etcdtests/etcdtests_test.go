@@ -143,7 +143,9 @@ func (r *runner) build(t *testing.T) {
 	if program := os.Getenv(member.ProgramEnv); program != "" {
 		r.program = program
 	} else {
-		patched.Run(t, "go", "build", "-C", "../../..", "-o", r.program, "./cmd/rowkeeper")
+		// The program is in the workspace. This module is not.
+		patched.Run(t, "env", "GOWORK=", "go", "build", "-C", "../../..", "-o", r.program,
+			"./cmd/rowkeeper")
 	}
 	args := []string{"go", "test", "-c", "-vet=off", "-ldflags=-w", "-tags=integration", "-mod=mod",
 		"-modfile=" + patched.Modfile(t, upstream, r.module), "-o", r.binaries + "/"}

@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 		defer os.RemoveAll(dir)
 		program := filepath.Join(dir, "rowkeeper")
 		build := exec.Command("go", "-C", "../../..", "build", "-o", program, "./cmd/rowkeeper")
+		build.Env = append(os.Environ(), "GOWORK=") // the program is in the workspace
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "cannot build rowkeeper: %v\n%s", err, out)
 			return 1

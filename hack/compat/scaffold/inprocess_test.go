@@ -49,8 +49,10 @@ func TestInProcess(t *testing.T) {
 		change(t, filepath.Join(project, suite), blocks[0][1])
 	}
 	change(t, filepath.Join(project, "Makefile"), blocks[1][1])
-	run(t, project, "go", "mod", "edit", "-require", "github.com/rowkeeper/rowkeeper@v0.0.0",
-		"-replace", "github.com/rowkeeper/rowkeeper=../rowkeeper")
+	for path, dir := range map[string]string{"": "", "/pkg/crds": "/pkg/crds"} {
+		run(t, project, "go", "mod", "edit", "-require", "github.com/rowkeeper/rowkeeper"+path+"@v0.1.0",
+			"-replace", "github.com/rowkeeper/rowkeeper"+path+"=../rowkeeper"+dir)
+	}
 	run(t, project, "go", "mod", "tidy")
 	t.Setenv("KUBEBUILDER_ASSETS", "/nowhere")
 	run(t, project, "make", "test")

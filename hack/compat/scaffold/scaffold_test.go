@@ -90,7 +90,8 @@ func TestScaffold(t *testing.T) {
 	}
 	programs := t.TempDir()
 	run(t, ".", "go", "build", "-o", programs, "sigs.k8s.io/kubebuilder/v4")
-	run(t, "../../..", "go", "build", "-o", programs, "./cmd/rowkeeper")
+	// The program is in the workspace. This module is not.
+	run(t, "../../..", "env", "GOWORK=", "go", "build", "-o", programs, "./cmd/rowkeeper")
 	run(t, "../../tools/kubectl", "go", "build", "-o", filepath.Join(programs, "kubectl"), ".")
 	t.Setenv("PATH", programs+string(os.PathListSeparator)+os.Getenv("PATH"))
 	t.Setenv("KUBECACHEDIR", t.TempDir()) // kubectl's

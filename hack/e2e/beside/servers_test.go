@@ -54,7 +54,7 @@ func build(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "rowkeeper")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/rowkeeper")
-	cmd.Dir = "../../.."
+	cmd.Dir, cmd.Env = "../../..", append(os.Environ(), "GOWORK=") // it is in the workspace
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -70,7 +70,7 @@ func library() ([]module, error) {
 			args = slices.Concat(args[:3], []string{"./pkg/...", "./storage/..."})
 		}
 		cmd := exec.Command("go", args...)
-		cmd.Dir, cmd.Stderr = m.dir, os.Stderr
+		cmd.Dir, cmd.Stderr, cmd.Env = m.dir, os.Stderr, alone()
 		out, err := cmd.Output()
 		if err != nil {
 			return nil, fmt.Errorf("cannot list the packages of %s: %w", m.dir, err)
@@ -83,6 +83,9 @@ func library() ([]module, error) {
 	}
 	return modules, nil
 }
+
+// alone is the environment in which Go looks at a module as its users do.
+func alone() []string { return append(os.Environ(), "GOWORK=off") }
 
 func main() {
 	update := flag.Bool("update", false, "write api.txt, if nothing is missing that it has")
@@ -181,7 +184,7 @@ func list(m module) ([]string, error) {
 		args = append(args, path+p)
 	}
 	cmd := exec.Command("go", args...)
-	cmd.Dir, cmd.Stderr = m.dir, os.Stderr
+	cmd.Dir, cmd.Stderr, cmd.Env = m.dir, os.Stderr, alone()
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("cannot compile the packages: %w", err)

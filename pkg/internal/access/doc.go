@@ -3,8 +3,8 @@
 //
 // A [Policy] gives rules of RBAC to groups. It is what a server knows without any stored object:
 // administrators may do everything, and whoever is known may find out what is served, who they are
-// and what they may do. [Roles] give rules by roles and bindings that are stored, in place of a
-// policy. [Allows] is the one place that matches a request with a rule.
+// and what they may do. [Allows] is the one place that matches a request with a rule. Servers with
+// definitions have roles in place of a policy: see package crds.
 //
 // Install serves the reviews: the groups authorization.k8s.io and authentication.k8s.io, by which
 // clients such as "kubectl auth can-i" ask. A review is answered by the authorizer and the

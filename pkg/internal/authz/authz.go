@@ -98,8 +98,8 @@ func (f *File) use(_ context.Context, content []byte) error {
 		known.Insert(string(typeRBAC))
 	} else if slices.ContainsFunc(config.Authorizers,
 		func(a apiserver.AuthorizerConfiguration) bool { return a.Type == typeRBAC }) {
-		return fmt.Errorf("%s lets roles decide (RBAC), and the server has none: give "+
-			"--enable-crds, too", name)
+		return fmt.Errorf("%s lets roles decide (RBAC), and the server has none: they come with "+
+			"CustomResourceDefinitions, which --enable-crds serves in programs that have it", name)
 	}
 	compiler := cel.NewDefaultCompiler()
 	if errs := validation.ValidateAuthorizationConfiguration(compiler, nil, config, known,

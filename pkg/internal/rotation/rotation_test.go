@@ -5,91 +5,158 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 	testclock "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
-// cluster has Secrets, and APIServices as a definition defines them.
+// cluster keeps a Secret and APIServices, as an API server does.
 type cluster struct {
 	t        *testing.T
-	config   *rest.Config
-	client   kubernetes.Interface
-	services dynamic.ResourceInterface
+	secret   *storedSecret
+	services *storedServices
 	clock    *testclock.FakeClock
 	// late are the APIServices as they were when the clock was moved last.
 	late []unstructured.Unstructured
 }
 
 func newCluster(t *testing.T) *cluster {
-	t.Helper()
-	s := crds.Start(t, testkit.Options{})
-	definitions := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().
-		CustomResourceDefinitions()
-	const name = "apiservices.apiregistration.k8s.io"
-	_, err := definitions.Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
-			"api-approved.kubernetes.io": "unapproved, a test"}},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: apiServices.Group, Scope: apiextensionsv1.ClusterScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "APIService",
-				Plural: apiServices.Resource},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: apiServices.Version, Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{
-					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object",
-						XPreserveUnknownFields: ptr.To(true)},
-				},
-			}},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{t: t, config: s.Config, client: kubernetes.NewForConfigOrDie(s.Config),
-		services: dynamic.NewForConfigOrDie(s.Config).Resource(apiServices),
-		clock:    testclock.NewFakeClock(time.Now())}
-	for _, service := range []string{"ours", "ours", "theirs"} {
-		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
-			func(ctx context.Context) (bool, error) {
-				_, err := c.services.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-					"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-					"metadata": map[string]any{"generateName": service + "-"},
-					"spec": map[string]any{"caBundle": "AAAA", "service": map[string]any{
-						"namespace": "default", "name": service}},
-				}}, metav1.CreateOptions{})
-				if apierrors.IsNotFound(err) {
-					return false, nil // the definition is not served yet
-				}
-				return true, err
-			})
-		if err != nil {
-			t.Fatal(err)
-		}
+	c := &cluster{t: t, secret: &storedSecret{}, services: &storedServices{},
+		clock: testclock.NewFakeClock(time.Now())}
+	for i, service := range []string{"ours", "ours", "theirs"} {
+		s := unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+			"metadata": map[string]any{"name": fmt.Sprintf("%s-%d", service, i)},
+			"spec": map[string]any{"caBundle": "AAAA", "service": map[string]any{
+				"namespace": "default", "name": service}},
+		}}
+		c.services.write(&s)
 	}
 	return c
+}
+
+var errNotFound = apierrors.NewNotFound(schema.GroupResource{}, "")
+
+func conflict(name string) error {
+	return apierrors.NewConflict(schema.GroupResource{}, name, errors.New("it has changed"))
+}
+
+// storedSecret is the one Secret of a namespace. It is nil if there is none.
+type storedSecret struct {
+	secret  *corev1.Secret
+	version int
+}
+
+func (s *storedSecret) Get(context.Context, string, metav1.GetOptions) (*corev1.Secret, error) {
+	if s.secret == nil {
+		return nil, errNotFound
+	}
+	return s.secret.DeepCopy(), nil
+}
+
+func (s *storedSecret) write(secret *corev1.Secret) (*corev1.Secret, error) {
+	s.version++
+	s.secret = secret.DeepCopy()
+	s.secret.ResourceVersion = strconv.Itoa(s.version)
+	return s.secret.DeepCopy(), nil
+}
+
+func (s *storedSecret) Create(_ context.Context, secret *corev1.Secret,
+	_ metav1.CreateOptions) (*corev1.Secret, error) {
+	if s.secret != nil {
+		return nil, apierrors.NewAlreadyExists(schema.GroupResource{}, secret.Name)
+	}
+	return s.write(secret)
+}
+
+func (s *storedSecret) Update(_ context.Context, secret *corev1.Secret,
+	_ metav1.UpdateOptions) (*corev1.Secret, error) {
+	if s.secret == nil {
+		return nil, errNotFound
+	}
+	if secret.ResourceVersion != s.secret.ResourceVersion {
+		return nil, conflict(secret.Name)
+	}
+	return s.write(secret)
+}
+
+// storedServices are APIServices, which can be listed and patched.
+type storedServices struct {
+	dynamic.ResourceInterface
+	all     []unstructured.Unstructured
+	version int
+}
+
+func (s *storedServices) List(context.Context,
+	metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+	return (&unstructured.UnstructuredList{Items: s.all}).DeepCopy(), nil
+}
+
+// write stores an APIService, in place of the one of its name.
+func (s *storedServices) write(service *unstructured.Unstructured) {
+	s.version++
+	service.SetResourceVersion(strconv.Itoa(s.version))
+	i := slices.IndexFunc(s.all, func(u unstructured.Unstructured) bool {
+		return u.GetName() == service.GetName()
+	})
+	if i < 0 {
+		s.all = append(s.all, unstructured.Unstructured{})
+		i = len(s.all) - 1
+	}
+	s.all[i] = *service.DeepCopy()
+}
+
+func (s *storedServices) Patch(_ context.Context, name string, kind types.PatchType, patch []byte,
+	_ metav1.PatchOptions, _ ...string) (*unstructured.Unstructured, error) {
+	i := slices.IndexFunc(s.all, func(u unstructured.Unstructured) bool {
+		return u.GetName() == name
+	})
+	if i < 0 || kind != types.MergePatchType {
+		return nil, errNotFound
+	}
+	var change map[string]any
+	if err := json.Unmarshal(patch, &change); err != nil {
+		return nil, err
+	}
+	patched := s.all[i].DeepCopy()
+	merge(patched.Object, change)
+	if patched.GetResourceVersion() != s.all[i].GetResourceVersion() {
+		return nil, conflict(name)
+	}
+	s.write(patched)
+	return patched, nil
+}
+
+// merge is a merge patch that removes nothing.
+func merge(into, change map[string]any) {
+	for key, value := range change {
+		below, isMap := value.(map[string]any)
+		old, wasMap := into[key].(map[string]any)
+		if isMap && wasMap {
+			merge(old, below)
+		} else {
+			into[key] = value
+		}
+	}
 }
 
 // step is the time between two rounds of a replica.
@@ -102,7 +169,6 @@ func (c *cluster) step() {
 }
 
 func (c *cluster) list() []unstructured.Unstructured {
-	c.t.Helper()
 	list, err := c.services.List(c.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		c.t.Fatal(err)
@@ -112,11 +178,12 @@ func (c *cluster) list() []unstructured.Unstructured {
 
 func (c *cluster) rotator() *Rotator {
 	c.t.Helper()
-	r, err := New(c.config, Options{Namespace: "default", Service: "ours",
+	r, err := New(&rest.Config{}, Options{Namespace: "default", Service: "ours",
 		Authority: 10 * time.Hour, Certificate: time.Hour, Interval: step, Clock: c.clock})
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	r.secrets, r.apiServices = c.secret, c.services
 	return r
 }
 
@@ -236,12 +303,7 @@ func TestRotation(t *testing.T) {
 	if len(seen) < 30 {
 		t.Errorf("%d certificates were seen", len(seen))
 	}
-	secret, err := c.client.CoreV1().Secrets("default").Get(t.Context(), "ours-certificate",
-		metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := bytes.Count(secret.Data[caCert], []byte("BEGIN")); n > 2 {
+	if n := bytes.Count(c.secret.secret.Data[caCert], []byte("BEGIN")); n > 2 {
 		t.Errorf("the Secret has %d authorities, though the third last has expired", n)
 	}
 }
@@ -262,10 +324,8 @@ func TestDeletedSecret(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
-			secrets := c.client.CoreV1().Secrets("default")
 			if test.emptied {
-				if _, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-					Name: "ours-certificate"}}, metav1.CreateOptions{}); err != nil {
+				if _, err := c.secret.Create(t.Context(), &corev1.Secret{}, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -279,18 +339,14 @@ func TestDeletedSecret(t *testing.T) {
 				}
 			}
 			c.step()
-			before, err := secrets.Get(t.Context(), "ours-certificate", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			before := c.secret.secret
+			c.secret.secret = nil
 			if test.emptied {
-				_, err = secrets.Patch(t.Context(), "ours-certificate", types.MergePatchType,
-					[]byte(`{"data":null}`), metav1.PatchOptions{})
-			} else {
-				err = secrets.Delete(t.Context(), "ours-certificate", metav1.DeleteOptions{})
-			}
-			if err != nil {
-				t.Fatal(err)
+				emptied := before.DeepCopy()
+				emptied.Data = nil
+				if _, err := c.secret.write(emptied); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if err := until(t.Context(), test.first(c, running[0])); err != nil {
 				t.Fatal(err)
@@ -306,10 +362,7 @@ func TestDeletedSecret(t *testing.T) {
 				}
 				c.step()
 			}
-			after, err := secrets.Get(t.Context(), "ours-certificate", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			after := c.secret.secret
 			if n := bytes.Count(after.Data[caCert], []byte("BEGIN")); n != 1 ||
 				bytes.Equal(after.Data[caCert], before.Data[caCert]) {
 				t.Errorf("in the end the Secret has %d authorities", n)
@@ -376,9 +429,7 @@ func (c *cluster) setBundles(text string) {
 		if err := unstructured.SetNestedField(s.Object, text, "spec", "caBundle"); err != nil {
 			c.t.Fatal(err)
 		}
-		if _, err := c.services.Update(c.t.Context(), &s, metav1.UpdateOptions{}); err != nil {
-			c.t.Fatal(err)
-		}
+		c.services.write(&s)
 	}
 }
 
@@ -389,14 +440,9 @@ func TestBadSecret(t *testing.T) {
 	if err := until(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	secret, err := c.client.CoreV1().Secrets("default").Get(t.Context(), "ours-certificate",
-		metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret.Data[corev1.TLSPrivateKeyKey] = []byte("nonsense")
-	if _, err := c.client.CoreV1().Secrets("default").Update(t.Context(), secret,
-		metav1.UpdateOptions{}); err != nil {
+	bad := c.secret.secret.DeepCopy()
+	bad.Data[corev1.TLSPrivateKeyKey] = []byte("nonsense")
+	if _, err := c.secret.write(bad); err != nil {
 		t.Fatal(err)
 	}
 	if err := until(t.Context(), r); err == nil ||

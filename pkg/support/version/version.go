@@ -50,6 +50,9 @@ func (i Info) String() string {
 		i.Platform)
 }
 
+// library is Rowkeeper's module.
+const library = "github.com/rowkeeper/rowkeeper"
+
 // devel is the version of what was built from a working tree.
 const devel = "devel"
 
@@ -72,7 +75,7 @@ var Get = sync.OnceValue(func() Info {
 		if rest, ok := strings.CutPrefix(m.Version, "v0."); ok && m.Path == "k8s.io/apiserver" {
 			i.Kubernetes = "v1." + rest
 		}
-		if m.Path == "github.com/rowkeeper/rowkeeper" {
+		if m.Path == library && build.Main.Path != library+"/cmd/rowkeeper" {
 			i.Rowkeeper = m.Version
 			if m.Replace != nil {
 				i.Rowkeeper = cmp.Or(m.Replace.Version, devel)

@@ -26,7 +26,7 @@
 //
 // builds in bin/cluster of a clone of Rowkeeper. [ProgramsEnv] names their directory.
 //
-// Tests of definitions and webhooks alone need no programs: see package testkit/crds.
+// Tests of definitions and webhooks alone need no programs: see package crds/crdstest.
 package controlplane
 
 import (

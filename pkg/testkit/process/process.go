@@ -11,8 +11,8 @@
 // The program is rowkeeper, with CustomResourceDefinitions, or any other server of package kinds.
 // It has a directory and a database of its own, and a port that is free.
 //
-// Projects with the same versions as Rowkeeper use packages testkit and testkit/crds, whose servers
-// run inside the test and start ten times faster.
+// Projects with the same versions as Rowkeeper use packages testkit and crds/crdstest, whose
+// servers run inside the test and start ten times faster.
 package process
 
 import (

@@ -32,6 +32,12 @@ func TestProjects(t *testing.T) {
 		if err := Tidy(t.Context(), dir); err != nil {
 			t.Fatal(err)
 		}
+		// Who serves with the library does not require the program kube-apiserver. The tests of a
+		// controller have a server with definitions.
+		if mod := written(t, dir)["go.mod"]; variant != Controller &&
+			strings.Contains(mod, "k8s.io/kubernetes ") {
+			t.Errorf("the project's module is\n%s", mod)
+		}
 		return dir, func(args ...string) {
 			t.Helper()
 			cmd := exec.CommandContext(t.Context(), "go", args...)

@@ -444,6 +444,33 @@ func TestGoMod(t *testing.T) {
 	}
 }
 
+// TestCommand: a project runs the program in the version that it has of the library.
+func TestCommand(t *testing.T) {
+	for source, want := range map[Source]string{
+		{Version: "v0.1.0"}:                      "go run github.com/rowkeeper/rowkeeper/cmd/rowkeeper@v0.1.0",
+		{Version: "v0.0.0", Dir: "/a directory"}: `go run -C "/a directory" ./cmd/rowkeeper`,
+	} {
+		p := pipelines
+		p.Rowkeeper = source
+		for _, p.Variant = range Variants {
+			if p.Versions = p.Versions[:1]; p.Variant != Controller {
+				p.Versions = pipelines.Versions
+			}
+			files := filesOf(t, p)
+			if !strings.Contains(files["README.md"], "    "+want+" add kind Task") {
+				t.Errorf("%s: the README does not say %q:\n%s", p.Variant, want, files["README.md"])
+			}
+			if strings.Contains(files["go.mod"], "cmd/rowkeeper") {
+				t.Errorf("%s: the program is in the module:\n%s", p.Variant, files["go.mod"])
+			}
+			if p.Variant == Controller &&
+				!strings.Contains(files["Makefile"], "ROWKEEPER ?= "+want+"\n") {
+				t.Errorf("the Makefile does not run %q:\n%s", want, files["Makefile"])
+			}
+		}
+	}
+}
+
 // TestModules: projects have the modules that stand for those of other projects here.
 func TestModules(t *testing.T) {
 	text, err := os.ReadFile("../../../../hack/compat/kubebuilder/go.mod")

@@ -23,8 +23,18 @@ const library = "github.com/rowkeeper/rowkeeper"
 // Source says where Go finds the library: at a version, or in a directory.
 type Source struct{ Version, Dir string }
 
-// Containers is where the module that starts containers is in a clone.
-func (s Source) Containers() string { return filepath.Join(s.Dir, "pkg", "testkit", "containers") }
+// Module is where another module of Rowkeeper is in a clone.
+func (s Source) Module(path string) string { return filepath.Join(s.Dir, filepath.FromSlash(path)) }
+
+// Command runs the program, of the same version as the library. It is no tool of the projects'
+// modules, which would then have all modules that the program has. In a clone it runs in the
+// clone's directory.
+func (s Source) Command() string {
+	if s.Dir != "" {
+		return "go run -C " + modfile.AutoQuote(s.Dir) + " ./cmd/rowkeeper"
+	}
+	return "go run " + library + "/cmd/rowkeeper@" + s.Version
+}
 
 // Clone is the library in a directory.
 func Clone(dir string) (Source, error) {

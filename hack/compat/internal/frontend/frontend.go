@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -32,8 +33,9 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	dir := string(root[:max(len(root)-1, 0)])
 	program := filepath.Join(dir, "bin", "compat", "clients", "rowkeeper")
-	out, err := exec.Command("go", "build", "-C", dir, "-o", program, "./cmd/rowkeeper").CombinedOutput()
-	if err != nil {
+	build := exec.Command("go", "build", "-C", dir, "-o", program, "./cmd/rowkeeper")
+	build.Env = append(os.Environ(), "GOWORK=") // the program is in the workspace
+	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the program: %w\n%s", err, out)
 	}
 	return program, nil

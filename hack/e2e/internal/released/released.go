@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// Path and Version are those of the module in the proxy.
+	// Path and Version are those of the library in the proxy. Its other modules have the same
+	// version.
 	Path    = "github.com/rowkeeper/rowkeeper"
 	Version = "v0.1.0"
 	// Program is what "go install" takes.
@@ -54,7 +55,19 @@ func proxy(t *testing.T, clone string) string {
 		t.Fatalf("%v: %s", err, out)
 	}
 	dir := t.TempDir()
-	for _, nested := range []string{"", "/pkg/testkit/containers", "/pkg/testkit/process"} {
+	// The program and the definitions name the release that they are of.
+	for _, nested := range []string{"/cmd/rowkeeper", "/pkg/crds"} {
+		edit := exec.Command("go", "mod", "edit", "-require", Path+"@"+Version)
+		if nested == "/cmd/rowkeeper" {
+			edit.Args = append(edit.Args, "-require", Path+"/pkg/crds@"+Version)
+		}
+		edit.Dir = filepath.Join(source, nested)
+		if out, err := edit.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	for _, nested := range []string{"", "/cmd/rowkeeper", "/pkg/crds", "/pkg/testkit/containers",
+		"/pkg/testkit/process"} {
 		publish(t, dir, Path+nested, filepath.Join(source, nested))
 	}
 	return dir

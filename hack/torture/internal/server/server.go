@@ -178,7 +178,7 @@ func (s *Server) Log() string {
 func Build(root string) (rowkeeper string, err error) {
 	rowkeeper = filepath.Join(root, "bin", "torture", "rowkeeper")
 	cmd := exec.Command("go", "build", "-o", rowkeeper, "./cmd/rowkeeper")
-	cmd.Dir = root
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "GOWORK=") // the program is in the workspace
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build ./cmd/rowkeeper: %w\n%s", err, out)
 	}

@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/go-logr/logr"
+	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 
 	v1 "github.com/rowkeeper/rowkeeper/hack/compat/kubebuilder/api/v1"
 	"github.com/rowkeeper/rowkeeper/hack/compat/kubebuilder/internal/controller"
@@ -47,7 +47,7 @@ func start(t *testing.T) client.Client {
 			t.Fatal(err)
 		}
 	}
-	api := crds.Start(t, testkit.Options{})
+	api := crdstest.Start(t, testkit.Options{})
 	environment := &envtest.Environment{
 		UseExistingCluster:    ptr.To(true),
 		Config:                api.Config,
