@@ -14,7 +14,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	clientset "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
-	apiextensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -32,9 +31,10 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
+	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin"
-	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 )
@@ -150,8 +150,7 @@ func describe(c *genericapiserver.Config, schemes []*runtime.Scheme) {
 	c.SkipOpenAPIInstallation = true
 	own := c.OpenAPIV3Config.GetDefinitions
 	definitions := func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
-		all := apiextensionsopenapi.GetOpenAPIDefinitions(ref)
-		maps.Copy(all, builtinopenapi.GetOpenAPIDefinitions(ref))
+		all := definitionsOf(ref)
 		maps.Copy(all, own(ref))
 		return all
 	}
@@ -208,12 +207,9 @@ func (e *extension) extend(
 		return nil, err
 	}
 	extended := definitions.GenericAPIServer
-	var forRoles authorizer.Authorizer
-	if e.options.Roles {
-		forRoles = c.Authorization.Authorizer
-	}
-	installed, err := builtin.Install(extended, c.RESTOptionsGetter, forRoles,
-		e.options.PriorityAndFairness)
+	installed, err := builtin.Install(extended, c.RESTOptionsGetter, builtin.Options{
+		Authorizer: c.Authorization.Authorizer, Discovery: e.client.Discovery(),
+		Roles: e.options.Roles, Priorities: e.options.PriorityAndFairness})
 	if err != nil {
 		return nil, err
 	}
@@ -332,17 +328,14 @@ const rolesWithin = 10 * time.Second
 // addRoles writes the default roles, and fills those that aggregate others. Writing may be refused,
 // as by a webhook that calls back: then the server is ready without, and goes on trying.
 func (e *extension) addRoles(server *genericapiserver.GenericAPIServer) error {
-	aggregator, err := builtin.NewRoleAggregator(e.client.RbacV1(), e.informers.Rbac().V1())
-	if err != nil {
-		return fmt.Errorf("cannot watch the roles: %w", err)
-	}
+	aggregator := clusterroleaggregation.NewClusterRoleAggregation(
+		e.informers.Rbac().V1().ClusterRoles(), e.client.RbacV1())
 	return server.AddPostStartHook("roles", func(hook genericapiserver.PostStartHookContext) error {
-		go aggregator.Run(hook)
 		written := make(chan struct{})
 		go func() {
 			defer close(written)
 			untilDone(hook, "write the default roles", func() error {
-				return builtin.WriteDefaultRoles(e.client.RbacV1())
+				return builtin.WriteDefaultRoles(hook, e.client.RbacV1())
 			})
 		}()
 		select {
@@ -350,6 +343,7 @@ func (e *extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 		case <-time.After(rolesWithin):
 		case <-hook.Done():
 		}
+		go aggregator.Run(hook, 1) // not before, or it would fill them again and again
 		return nil
 	})
 }
@@ -357,13 +351,15 @@ func (e *extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 // addPriorities maintains the default objects by which requests have priorities, as often as
 // kube-apiserver does. The server does not wait for them: it always knows the mandatory ones.
 func (e *extension) addPriorities(server *genericapiserver.GenericAPIServer) error {
+	_, write, err := flowcontrolrest.RESTStorageProvider{InformerFactory: e.informers}.PostStartHook()
+	if err != nil {
+		return err
+	}
 	return server.AddPostStartHook("priorities",
 		func(hook genericapiserver.PostStartHookContext) error {
-			go wait.UntilWithContext(hook, func(context.Context) {
-				untilDone(hook, "write the default priorities of requests", func() error {
-					return builtin.WriteDefaultPriorities(hook, e.client.FlowcontrolV1())
-				})
-			}, time.Minute)
+			go untilDone(hook, "write the default priorities of requests", func() error {
+				return write(hook)
+			})
 			return nil
 		})
 }
