@@ -61,18 +61,13 @@ if grep -F "$module" "$work/violations"; then
 fi
 subset pkg/example/generated/openapi
 
-# Of k8s.io/api, the types of the core API and of reviews that are served, and no others. Servers without definitions answer reviews, too.
-core=(k8s.io/api/core/v1 k8s.io/api/events/v1 k8s.io/api/coordination/v1 k8s.io/api/admissionregistration/v1
-  k8s.io/api/authentication/v1 k8s.io/api/authorization/v1 k8s.io/api/flowcontrol/v1 k8s.io/api/rbac/v1
-  k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/api/resource)
-core_readonly=()
-for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
-"$bin/openapi-gen" --go-header-file "$header" --output-file all.go --output-dir "$work/openapi" --output-pkg "$module/pkg/crds/internal/builtin/openapi" \
-  --output-model-name-file zz_generated.model_name.go --report-filename "$work/core-violations" "${core_readonly[@]}" "${core[@]}"
-subset pkg/crds/internal/builtin/openapi \
-  rbacv1.{,Cluster}Role{,Binding}{,List} corev1.{Namespace,ConfigMap,Secret,Event,ServiceAccount}{,List} coordinationv1.Lease{,List} eventsv1.Event{,List} \
-  flowcontrolv1.{FlowSchema,PriorityLevelConfiguration}{,List} \
-  v1.{Mutating,Validating}WebhookConfiguration{,List} v1.{Mutating,Validating}AdmissionPolicy{,Binding}{,List}
+# Of k8s.io/api, the types of reviews. Servers without definitions answer them, too. Package crds has upstream's definitions.
+reviews=(k8s.io/api/authentication/v1 k8s.io/api/authorization/v1
+  k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime)
+reviews_readonly=()
+for p in "${reviews[@]}"; do reviews_readonly+=(--readonly-pkg "$p"); done
+"$bin/openapi-gen" --go-header-file "$header" --output-file all.go --output-dir "$work/openapi" --output-pkg "$module/pkg/internal/access/openapi" \
+  --output-model-name-file zz_generated.model_name.go --report-filename "$work/review-violations" "${reviews_readonly[@]}" "${reviews[@]}"
 subset pkg/internal/access/openapi \
   authorizationv1.{,Local,Self}SubjectAccessReview authorizationv1.SelfSubjectRulesReview authenticationv1.{SelfSubject,Token}Review
 

@@ -7,12 +7,12 @@ set -o errexit -o nounset -o pipefail
 cd "$(dirname "$0")/../.."
 before=$(mktemp -d)
 trap 'rm -rf "$before"' EXIT
-cp -r pkg/example/apis pkg/example/generated pkg/crds/internal/builtin pkg/internal/access docs/reference hack/compat/kubebuilder "$before"
+cp -r pkg/example/apis pkg/example/generated pkg/internal/access docs/reference hack/compat/kubebuilder "$before"
 
 hack/codegen/update.sh
 
 status=0
-for dir in pkg/example/apis pkg/example/generated pkg/crds/internal/builtin pkg/internal/access docs/reference hack/compat/kubebuilder; do
+for dir in pkg/example/apis pkg/example/generated pkg/internal/access docs/reference hack/compat/kubebuilder; do
   diff -ru "$before/$(basename "$dir")" "$dir" || status=1
 done
 if [ "$status" -ne 0 ]; then

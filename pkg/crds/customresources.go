@@ -14,7 +14,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	clientset "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
-	apiextensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -32,9 +31,9 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
+	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin"
-	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 )
@@ -150,8 +149,7 @@ func describe(c *genericapiserver.Config, schemes []*runtime.Scheme) {
 	c.SkipOpenAPIInstallation = true
 	own := c.OpenAPIV3Config.GetDefinitions
 	definitions := func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
-		all := apiextensionsopenapi.GetOpenAPIDefinitions(ref)
-		maps.Copy(all, builtinopenapi.GetOpenAPIDefinitions(ref))
+		all := definitionsOf(ref)
 		maps.Copy(all, own(ref))
 		return all
 	}
@@ -208,12 +206,9 @@ func (e *extension) extend(
 		return nil, err
 	}
 	extended := definitions.GenericAPIServer
-	var forRoles authorizer.Authorizer
-	if e.options.Roles {
-		forRoles = c.Authorization.Authorizer
-	}
-	installed, err := builtin.Install(extended, c.RESTOptionsGetter, forRoles,
-		e.options.PriorityAndFairness)
+	installed, err := builtin.Install(extended, c.RESTOptionsGetter, builtin.Options{
+		Authorizer: c.Authorization.Authorizer, Discovery: e.client.Discovery(),
+		Roles: e.options.Roles, Priorities: e.options.PriorityAndFairness})
 	if err != nil {
 		return nil, err
 	}
@@ -357,13 +352,15 @@ func (e *extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 // addPriorities maintains the default objects by which requests have priorities, as often as
 // kube-apiserver does. The server does not wait for them: it always knows the mandatory ones.
 func (e *extension) addPriorities(server *genericapiserver.GenericAPIServer) error {
+	_, write, err := flowcontrolrest.RESTStorageProvider{InformerFactory: e.informers}.PostStartHook()
+	if err != nil {
+		return err
+	}
 	return server.AddPostStartHook("priorities",
 		func(hook genericapiserver.PostStartHookContext) error {
-			go wait.UntilWithContext(hook, func(context.Context) {
-				untilDone(hook, "write the default priorities of requests", func() error {
-					return builtin.WriteDefaultPriorities(hook, e.client.FlowcontrolV1())
-				})
-			}, time.Minute)
+			go untilDone(hook, "write the default priorities of requests", func() error {
+				return write(hook)
+			})
 			return nil
 		})
 }

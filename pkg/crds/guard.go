@@ -63,11 +63,11 @@ func (g *namespaceGuard) check(ctx context.Context, resource schema.GroupResourc
 	if err != nil {
 		return err
 	}
-	n, ok := obj.(*corev1.Namespace)
-	if !ok {
+	n, err := meta.Accessor(obj)
+	if err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("a namespace is a %T", obj))
 	}
-	if n.DeletionTimestamp == nil {
+	if n.GetDeletionTimestamp() == nil {
 		return nil
 	}
 	refusal := apierrors.NewForbidden(resource, name,

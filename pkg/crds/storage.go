@@ -47,7 +47,7 @@ func newFactory(prefix, mediaType string, scheme *runtime.Scheme,
 		mediaType = runtime.ContentTypeJSON // which every group has
 	}
 	return serverstorage.NewDefaultStorageFactory(storagebackend.Config{Prefix: prefix}, mediaType,
-		codecs, serverstorage.NewDefaultResourceEncodingConfig(scheme),
+		codecs, serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(scheme, nil),
 		serverstorage.NewResourceConfig(), nil)
 }
 

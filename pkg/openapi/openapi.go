@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -67,24 +68,38 @@ func Joined(own, schemes Names) Names {
 	if own == nil {
 		return schemes
 	}
-	return func(name string) (string, spec.Extensions) {
-		name, extensions := own(name)
-		_, more := schemes(name)
-		kinds, ok := extensions[GroupVersionKinds].([]any)
-		if !ok {
-			return name, more
-		}
-		others, _ := more[GroupVersionKinds].([]any)
-		for _, kind := range others {
-			same := func(k any) bool { return reflect.DeepEqual(k, kind) }
-			if !slices.ContainsFunc(kinds, same) {
-				kinds = append(slices.Clip(kinds), kind)
-			}
-		}
-		extensions = maps.Clone(extensions)
-		extensions[GroupVersionKinds] = kinds
-		return name, extensions
+	type result struct {
+		name       string
+		extensions spec.Extensions
 	}
+	var known sync.Map // a document asks for the same names again and again
+	return func(name string) (string, spec.Extensions) {
+		if r, ok := known.Load(name); ok {
+			return r.(result).name, r.(result).extensions
+		}
+		joined, extensions := join(name, own, schemes)
+		known.Store(name, result{joined, extensions})
+		return joined, extensions
+	}
+}
+
+func join(name string, own, schemes Names) (string, spec.Extensions) {
+	name, extensions := own(name)
+	_, more := schemes(name)
+	kinds, ok := extensions[GroupVersionKinds].([]any)
+	if !ok {
+		return name, more
+	}
+	others, _ := more[GroupVersionKinds].([]any)
+	for _, kind := range others {
+		same := func(k any) bool { return reflect.DeepEqual(k, kind) }
+		if !slices.ContainsFunc(kinds, same) {
+			kinds = append(slices.Clip(kinds), kind)
+		}
+	}
+	extensions = maps.Clone(extensions)
+	extensions[GroupVersionKinds] = kinds
+	return name, extensions
 }
 
 // TypeName is the name by which the builders of the documents ask for a type.

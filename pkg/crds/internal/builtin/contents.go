@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -458,7 +459,7 @@ func (c *NamespaceController) report(ctx context.Context, n *corev1.Namespace,
 	set(corev1.NamespaceContentRemaining, len(p.remaining) > 0, "ContentRemoved",
 		"SomeResourcesRemain", "All content successfully removed", "Some resources are remaining: "+
 			strings.Join(p.remaining, ", "))
-	if unchanged(reported.Status, n.Status) {
+	if apiequality.Semantic.DeepEqual(reported.Status, n.Status) {
 		return nil
 	}
 	_, err := c.client.CoreV1().Namespaces().UpdateStatus(ctx, reported, metav1.UpdateOptions{})

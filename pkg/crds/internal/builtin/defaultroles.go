@@ -150,3 +150,11 @@ func WriteDefaultRoles(client rbacclient.RbacV1Interface) error {
 	}
 	return errors.Join(errs...)
 }
+
+// everything is what cluster-admin may do.
+func everything() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
+		{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
+	}
+}

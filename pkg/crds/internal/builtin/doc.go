@@ -4,10 +4,12 @@
 // and, for servers that ask for them, roles and their bindings, FlowSchemas and
 // PriorityLevelConfigurations.
 //
-// The types are those of k8s.io/api, so that every client knows them. Their defaults, validation
-// and storage are written here. A policy is accepted if its expressions compile, as the admission
-// plugin compiles them. They are not checked against the schemas of the kinds that the policy is
-// for.
+// The registries are those of k8s.io/kubernetes, as kube-apiserver has them: defaults, validation,
+// columns and forms inside. What is stored is the version v1 of each kind. The keys are those that
+// package crds gives, so that they stay where they are.
+//
+// Upstream's types are in a scheme of the process, legacyscheme, and so are the feature gates. Two
+// servers in a process share them.
 //
 // Roles are read in two ways. Requests are judged by [KnownRoles], from informers, without a look
 // into the database, by upstream's authorizer; a change counts a few milliseconds after it was
@@ -19,9 +21,6 @@
 // conflict.
 //
 // Requests wait by upstream's queues, which read FlowSchemas and PriorityLevelConfigurations from
-// informers and write whether a schema's priority exists. [WriteDefaultPriorities] maintains the
-// default ones, of which upstream publishes the specs.
-//
-// The types have no form of their own inside: the hub of each group is the version v1 itself,
-// except for Events, whose hub is core/v1 in both groups that serve them.
+// informers and write whether a schema's priority exists. Upstream's hook maintains the default
+// ones, once a minute.
 package builtin

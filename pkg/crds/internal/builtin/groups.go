@@ -3,6 +3,7 @@ package builtin
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -16,9 +17,58 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-
-	registry "github.com/rowkeeper/rowkeeper/pkg/registry/resource"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/client-go/discovery"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	// These add their groups to the scheme.
+	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install"
+	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	_ "k8s.io/kubernetes/pkg/apis/events/install"
+	_ "k8s.io/kubernetes/pkg/apis/flowcontrol/install"
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
+	admissionrest "k8s.io/kubernetes/pkg/registry/admissionregistration/rest"
+	coordinationrest "k8s.io/kubernetes/pkg/registry/coordination/rest"
+	configmaps "k8s.io/kubernetes/pkg/registry/core/configmap/storage"
+	events "k8s.io/kubernetes/pkg/registry/core/event/storage"
+	namespaces "k8s.io/kubernetes/pkg/registry/core/namespace/storage"
+	secrets "k8s.io/kubernetes/pkg/registry/core/secret/storage"
+	serviceaccounts "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
+	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 )
+
+var (
+	// Scheme knows the types that are served.
+	Scheme = legacyscheme.Scheme
+	// Codecs encode and decode them.
+	Codecs = legacyscheme.Codecs
+)
+
+// Serves tells whether a kind may be among those that [Install] serves.
+func Serves(kind schema.GroupVersionKind) bool {
+	switch kind.GroupVersion() {
+	case corev1.SchemeGroupVersion:
+		name := strings.TrimSuffix(kind.Kind, "List")
+		return name == "Namespace" || name == "ConfigMap" || name == "Secret" || name == "Event" ||
+			name == "ServiceAccount"
+	case admissionv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
+		eventsv1.SchemeGroupVersion, flowcontrolv1.SchemeGroupVersion, rbacv1.SchemeGroupVersion:
+		return true
+	}
+	return false
+}
+
+// Options say what is served, and by whom it is judged.
+type Options struct {
+	// Authorizer is the server's, which may be nil. It is asked whether the author of a policy may
+	// read the policy's parameters, and who may give rights away that they do not have.
+	Authorizer authorizer.Authorizer
+	// Discovery finds the resources of parameters. It is not asked before a policy is written.
+	Discovery discovery.DiscoveryInterface
+	// Roles and Priorities serve roles, and FlowSchemas with PriorityLevelConfigurations.
+	Roles, Priorities bool
+}
 
 // Installed is what [Install] has made.
 type Installed struct {
@@ -29,63 +79,45 @@ type Installed struct {
 	Directories sets.Set[string]
 }
 
-// Install makes a server serve the core API, stored where the getter says. It serves roles if there
-// is an authorizer for them, which is asked who may give rights away that they do not have. It
-// serves FlowSchemas and PriorityLevelConfigurations if requests have priorities.
+// eventTTL is for how long an event is kept: as in a cluster.
+const eventTTL = time.Hour
+
+// Install makes a server serve the core API, stored where the getter says.
 func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptionsGetter,
-	forRoles authorizer.Authorizer, priorities bool) (*Installed, error) {
-	core, err := newNamespaces(getter)
+	o Options) (*Installed, error) {
+	core, err := newCore(getter)
 	if err != nil {
 		return nil, err
 	}
-	admission, err := newPolicies(getter)
-	if err != nil {
-		return nil, err
-	}
-	coordination := map[string]rest.Storage{}
-	for _, r := range []struct {
-		into map[string]rest.Storage
-		name string
-		new  func(generic.RESTOptionsGetter) (*registry.Store, error)
-	}{
-		{core, "configmaps", configMaps.store},
-		{core, "secrets", secrets.store},
-		{core, "serviceaccounts", serviceAccounts.store},
-		{core, "events", events.store},
-		{coordination, "leases", leases.store},
-		{admission, "mutatingwebhookconfigurations", mutatingWebhooks.store},
-		{admission, "validatingwebhookconfigurations", validatingWebhooks.store},
-		{admission, "validatingadmissionpolicybindings", policyBindings.store},
-		{admission, "mutatingadmissionpolicies", mutatingPolicies.store},
-		{admission, "mutatingadmissionpolicybindings", mutatingPolicyBindings.store},
-	} {
-		if r.into[r.name], err = r.new(getter); err != nil {
-			return nil, err
-		}
-	}
-	legacy := group(corev1.SchemeGroupVersion, core)
 	if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix,
-		legacy); err != nil {
+		group(corev1.GroupName, core)); err != nil {
 		return nil, fmt.Errorf("cannot install the core API: %w", err)
 	}
 	// Events are the same in both groups: there is one store, with one watch cache.
-	both := map[string]rest.Storage{"events": core["events"]}
-	groups := []*genericapiserver.APIGroupInfo{group(admissionv1.SchemeGroupVersion, admission),
-		group(coordinationv1.SchemeGroupVersion, coordination),
-		group(eventsv1.SchemeGroupVersion, both)}
-	if forRoles != nil {
-		rbac, err := newRoles(getter, forRoles)
-		if err != nil {
-			return nil, err
-		}
-		groups = append(groups, group(rbacv1.SchemeGroupVersion, rbac))
+	groups := []*genericapiserver.APIGroupInfo{group(eventsv1.GroupName,
+		map[string]rest.Storage{"events": core["events"]})}
+	served := serverstorage.NewResourceConfig()
+	served.EnableVersions(admissionv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
+		flowcontrolv1.SchemeGroupVersion, rbacv1.SchemeGroupVersion)
+	providers := []interface {
+		NewRESTStorage(serverstorage.APIResourceConfigSource,
+			generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error)
+	}{
+		admissionrest.RESTStorageProvider{Authorizer: o.Authorizer, DiscoveryClient: o.Discovery},
+		coordinationrest.RESTStorageProvider{},
 	}
-	if priorities {
-		flowcontrol, err := newPriorities(getter)
+	if o.Roles {
+		providers = append(providers, rbacrest.RESTStorageProvider{Authorizer: o.Authorizer})
+	}
+	if o.Priorities {
+		providers = append(providers, flowcontrolrest.RESTStorageProvider{})
+	}
+	for _, p := range providers {
+		info, err := p.NewRESTStorage(served, getter)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("cannot make the groups of the core API: %w", err)
 		}
-		groups = append(groups, group(flowcontrolv1.SchemeGroupVersion, flowcontrol))
+		groups = append(groups, &info)
 	}
 	if err := server.InstallAPIGroups(groups...); err != nil {
 		return nil, fmt.Errorf("cannot install the groups of the core API: %w", err)
@@ -99,9 +131,39 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 	return installed, nil
 }
 
-func group(version schema.GroupVersion,
-	resources map[string]rest.Storage) *genericapiserver.APIGroupInfo {
-	info := genericapiserver.NewDefaultAPIGroupInfo(version.Group, Scheme, ParameterCodec, Codecs)
-	info.VersionedResourcesStorageMap[version.Version] = resources
+// newCore makes the resources of the group without a name. Upstream's provider of them links what
+// serves Pods and Nodes.
+func newCore(getter generic.RESTOptionsGetter) (map[string]rest.Storage, error) {
+	core := map[string]rest.Storage{}
+	var err error
+	add := func(name string, make func() (rest.Storage, error)) {
+		if err == nil {
+			core[name], err = make()
+		}
+	}
+	add("configmaps", func() (rest.Storage, error) { return configmaps.NewREST(getter) })
+	add("secrets", func() (rest.Storage, error) { return secrets.NewREST(getter) })
+	add("events", func() (rest.Storage, error) {
+		return events.NewREST(getter, uint64(eventTTL.Seconds()))
+	})
+	add("serviceaccounts", func() (rest.Storage, error) { // without tokens
+		return serviceaccounts.NewREST(getter, nil, nil, nil, 0, nil, nil, nil, nil, nil, false, 0)
+	})
+	add("namespaces", func() (rest.Storage, error) {
+		n, status, finalize, err := namespaces.NewREST(getter)
+		core["namespaces/status"], core["namespaces/finalize"] = status, finalize
+		return n, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the core API: %w", err)
+	}
+	return core, nil
+}
+
+// group makes a group that is served as v1.
+func group(name string, resources map[string]rest.Storage) *genericapiserver.APIGroupInfo {
+	info := genericapiserver.NewDefaultAPIGroupInfo(name, Scheme, legacyscheme.ParameterCodec,
+		Codecs)
+	info.VersionedResourcesStorageMap["v1"] = resources
 	return &info
 }
