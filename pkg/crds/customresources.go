@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin"
@@ -327,17 +328,14 @@ const rolesWithin = 10 * time.Second
 // addRoles writes the default roles, and fills those that aggregate others. Writing may be refused,
 // as by a webhook that calls back: then the server is ready without, and goes on trying.
 func (e *extension) addRoles(server *genericapiserver.GenericAPIServer) error {
-	aggregator, err := builtin.NewRoleAggregator(e.client.RbacV1(), e.informers.Rbac().V1())
-	if err != nil {
-		return fmt.Errorf("cannot watch the roles: %w", err)
-	}
+	aggregator := clusterroleaggregation.NewClusterRoleAggregation(
+		e.informers.Rbac().V1().ClusterRoles(), e.client.RbacV1())
 	return server.AddPostStartHook("roles", func(hook genericapiserver.PostStartHookContext) error {
-		go aggregator.Run(hook)
 		written := make(chan struct{})
 		go func() {
 			defer close(written)
 			untilDone(hook, "write the default roles", func() error {
-				return builtin.WriteDefaultRoles(e.client.RbacV1())
+				return builtin.WriteDefaultRoles(hook, e.client.RbacV1())
 			})
 		}()
 		select {
@@ -345,6 +343,7 @@ func (e *extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 		case <-time.After(rolesWithin):
 		case <-hook.Done():
 		}
+		go aggregator.Run(hook, 1) // not before, or it would fill them again and again
 		return nil
 	})
 }

@@ -16,7 +16,7 @@
 // acknowledged. Roles only give rights, and a server that starts has none before all informers are
 // synced, so that nobody has more rights then than afterwards. Who writes a role or a binding is
 // judged by what is stored at that time, so that a binding may follow its role at once. Default
-// roles are written at every start by [WriteDefaultRoles]. [RoleAggregator] fills roles that
+// roles are written at every start by [WriteDefaultRoles]. Upstream's controller fills roles that
 // aggregate others. Every replica does both: the result is the same, and who is late meets a
 // conflict.
 //

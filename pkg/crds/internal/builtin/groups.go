@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,6 +119,10 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 			return nil, fmt.Errorf("cannot make the groups of the core API: %w", err)
 		}
 		groups = append(groups, &info)
+	}
+	for _, info := range groups { // of the others, whose resources are not served, it would warn
+		info.PrioritizedVersions = slices.DeleteFunc(info.PrioritizedVersions,
+			func(v schema.GroupVersion) bool { return v.Version != "v1" })
 	}
 	if err := server.InstallAPIGroups(groups...); err != nil {
 		return nil, fmt.Errorf("cannot install the groups of the core API: %w", err)
