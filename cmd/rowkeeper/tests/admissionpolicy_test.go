@@ -113,8 +113,8 @@ spec:
 		{binding, "[Deny]", "[Refuse]", "spec.validationActions[0]: Unsupported value:"},
 		{binding, ", parameterNotFoundAction: Deny", "", "spec.paramRef.parameterNotFoundAction: " +
 			"Required value"},
-		{binding, "{name: naming, ", "{", "spec.paramRef: Required value: exactly one of name or " +
-			"selector"},
+		{binding, "{name: naming, ", "{", "spec.paramRef: Required value: one of name or selector " +
+			"must be specified"},
 	} {
 		object := strings.Replace(strings.Replace(c.object, "metadata: {name: names",
 			"metadata: {name: bad", 1), c.from, c.to, 1)
@@ -204,7 +204,7 @@ spec:
 		{policy, "reinvocationPolicy: Never", "reinvocationPolicy: Always",
 			"spec.reinvocationPolicy: Unsupported value:"},
 		{policy, "operations: [CREATE, UPDATE]", "operations: [CREATE, DELETE]",
-			"spec.matchConstraints.resourceRules[0].operations[1]: Unsupported value:"},
+			"spec.matchConstraints.resourceRules.operations: Unsupported value: \"DELETE\""},
 		{policy[:strings.Index(policy, "  mutations:")], "", "", "spec.mutations: Required value"},
 		{policy, "expression: params.data.team", "expression: nothing",
 			"spec.variables[0].expression: Invalid value:"},

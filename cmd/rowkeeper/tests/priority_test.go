@@ -132,7 +132,7 @@ func TestPriorityAndFairness(t *testing.T) {
 		s.ok(t, strings.Replace(flowSchemaOfJane, "LEVEL", "workload-low", 1), "apply", "-f", "-")
 		matches(jane, "jane")
 
-		s.refused(t, "", "cannot be changed", "patch", "flowschema", "catch-all", "--type=merge",
+		s.refused(t, "", "must equal the fixed value", "patch", "flowschema", "catch-all", "--type=merge",
 			"-p", `{"spec":{"matchingPrecedence":7}}`)
 		s.ok(t, "", "delete", "flowschema", "exempt", "probes")
 		s.ok(t, "", "delete", "prioritylevelconfiguration", "catch-all")
