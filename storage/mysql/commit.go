@@ -196,7 +196,6 @@ func (t *text) writeEntries(gone, added []entryRow) {
 		t.key(r.key)
 		t.WriteByte(')')
 	}
-	t.WriteString(keepEntries)
 }
 
 // entryChanges are the rows that other entries of a key remove and add, after those before.

@@ -100,8 +100,8 @@ func arguments(text string, args []any) (string, []any) {
 	return text, args
 }
 
-// argumentsOf repeats the arguments of a read by entries for each of them. The last one is the limit.
-// A page has one for all of them, too.
+// argumentsOf repeats the arguments of a read by entries for each of them. The last one is the
+// limit. A page has one for all of them, too.
 func argumentsOf(entries []contract.Entry, args []any) (all []any) {
 	for _, e := range entries {
 		all = append(append(all, []byte(e)), args...)

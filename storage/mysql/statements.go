@@ -553,22 +553,20 @@ UPDATE rowkeeper_live l
 SET l.entries = %s
 WHERE l.store = $store AND l.key = %s`
 
-// insertEntries is followed by rows, and by keepEntries. Rows that are there stay as they are.
+// insertEntries is followed by rows. Those that are there stay as they are.
 const insertEntries = `
-INSERT INTO rowkeeper_index (store, entry, rowkeeper_index.key)
+INSERT IGNORE INTO rowkeeper_index (store, entry, rowkeeper_index.key)
 VALUES `
 
-const keepEntries = `
-ON DUPLICATE KEY UPDATE store = VALUES(store)`
-
-// deleteEntries deletes rows of the index by primary key. The rows of entries and keys stand for %s.
+// deleteEntries deletes rows of the index by primary key. The rows of entries and keys stand for
+// %s.
 const deleteEntries = `
 DELETE i
 FROM (%s) d
 STRAIGHT_JOIN rowkeeper_index i FORCE INDEX (PRIMARY) ON i.store = $store AND i.entry = d.entry AND i.key = d.value`
 
-// dropEntries removes the first rows of a range of the index's primary key, and eraseEntries those of
-// the store.
+// dropEntries removes the first rows of a range of the index's primary key, and eraseEntries those
+// of the store.
 const dropEntries = `
 DELETE FROM rowkeeper_index
 WHERE store = $store AND entry >= %s AND entry < %s
@@ -604,8 +602,8 @@ SET s.generation = %d, s.indexes = %s
 WHERE s.id = $store`
 
 // selectPageOf walks the rows of the index of each entry, in the order of its primary key, which is
-// that of the keys, and reads the live row of each by primary key, up to the limit. Of these it takes
-// the first ones, and reads their values by the primary key of the log.
+// that of the keys, and reads the live row of each by primary key, up to the limit. Of these it
+// takes the first ones, and reads their values by the primary key of the log.
 //
 // For each entry: the entry, start, end, the lowest and the greatest ID, the limit. Then the limit.
 func selectPageOf(n int) string {

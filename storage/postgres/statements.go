@@ -436,10 +436,10 @@ FROM header CROSS JOIN rowkeeper_store s WHERE s.id = $store::integer`)
 // sqlTheIndexes is sqlIndexes without the state.
 var sqlTheIndexes = ofStore(`SELECT generation, indexes FROM rowkeeper_store WHERE id = $store::integer`)
 
-// sqlPageOf walks the rows of the index of each entry, in the order of its primary key, which is that
-// of the keys, and reads the live row of each by the primary key, up to the limit. Of these it takes
-// the first ones, and reads their values by the primary key of the log. The generation comes from the
-// store's row in the same snapshot.
+// sqlPageOf walks the rows of the index of each entry, in the order of its primary key, which is
+// that of the keys, and reads the live row of each by the primary key, up to the limit. Of these it
+// takes the first ones, and reads their values by the primary key of the log. The generation comes
+// from the store's row in the same snapshot.
 //
 // $1 start, $2 end, $3 $4 the lowest and the greatest ID of the snapshot, $5 limit, $6 entries.
 var sqlPageOf = ofStore(`WITH` + state + `
@@ -488,8 +488,8 @@ FROM header`)
 var sqlSetIndexes = ofStore(`UPDATE rowkeeper_store SET generation = $1::bigint, indexes = $2::text WHERE id = $store::integer`)
 
 // sqlReindex gives keys other entries, under the commit lock. Each live row is found by the primary
-// key, and left out if it is another one by now. What it has before and not after is deleted from the
-// index by its primary key, and the other way round.
+// key, and left out if it is another one by now. What it has before and not after is deleted from
+// the index by its primary key, and the other way round.
 //
 // $1 keys, $2 IDs, $3 entries, as the text of an array for each key.
 var sqlReindex = ofStore(`
@@ -576,8 +576,8 @@ FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 //     one that was seen: the same epoch, a head that is not lower, and at each seen revision
 //     (primary key) the seen token. holds also allows a row to be gone if compaction may have
 //     removed it; then nothing is accepted, but the reason is another one. Where compaction has
-//     passed the newest seen revision, nothing is accepted in any case, nor where the group was made
-//     by other declarations of indexes (known).
+//     passed the newest seen revision, nothing is accepted in any case, nor where the group was
+//     made by other declarations of indexes (known).
 //   - input: each mutation with the key's current row (primary key of live); 0 if there is none. A
 //     part of a transaction has the revision that contract.RowID says. The caller has taken out all
 //     but the first of the mutations with equal key and expectation, which could only lose. So of
@@ -595,9 +595,10 @@ FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 //     them, in order of arrival, until their sizes, which are known without reading them, come to
 //     the bound of contract.Returned. A group without such deletions does not pay for that.
 //
-// $1 token, $2 seen epoch and the generation of the indexes, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
-// expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds, or 0, or the
-// negative of a lease, $10 whether the previous value is wanted, $11 leases.
+// $1 token, $2 seen epoch and the generation of the indexes, $3 $4 seen revisions and tokens, the
+// newest first, $5 keys, $6 expectations, -1 for any, $7 deletions, $8 values, $9 times to live in
+// microseconds, or 0, or the negative of a lease, $10 whether the previous value is wanted, $11
+// leases.
 var sqlGroup = ofStore(boundedGroup)
 
 var boundedGroup = strings.Replace(textGroup, "$bound", strconv.Itoa(groupBytes), 1)
@@ -762,11 +763,11 @@ var wholeText = strings.NewReplacer(
 	`SELECT store, key, revision, revision, version, lease, expiry FROM decided`,
 	`SELECT store, key, revision, written, version, lease, expiry FROM decided`).Replace(comparedText)
 
-// indexed makes the statement of a group one that changes the index, too. A mutation brings the text of
-// an array of the entries that its key has afterwards. Of these, and of what the live row has, equal
-// ones touch no row of the index: what is there before and not after is deleted by the primary key,
-// and what is there after and not before is inserted. A key is written once in a group, so nothing is
-// deleted and inserted by the same statement.
+// indexed makes the statement of a group one that changes the index, too. A mutation brings the
+// text of an array of the entries that its key has afterwards. Of these, and of what the live row
+// has, equal ones touch no row of the index: what is there before and not after is deleted by the
+// primary key, and what is there after and not before is inserted. A key is written once in a
+// group, so nothing is deleted and inserted by the same statement.
 //
 // The entries are the parameter n.
 func indexed(text string, n int) string {

@@ -17,28 +17,28 @@ import (
 //
 // What holds, for each index that is ready, and each key of its directory: the key has the entries
 // that its newest value says, or the entry that says "unknown". So a reader that takes the keys of
-// the entries that it looks for, and the unknown ones, misses none. It looks at the values of all of
-// them, so a key too many does no harm.
+// the entries that it looks for, and the unknown ones, misses none. It looks at the values of all
+// of them, so a key too many does no harm.
 //
 // Why it holds:
 //
 //   - The declarations are in the row of the store, with a generation that rises with each change
 //     that a writer or a reader has to know. Each group carries the generation that its process
-//     knows, and [CheckGroup] refuses another one under the commit lock ([ErrOtherIndexes]). So from
-//     the commit that adds an index on, every write has its entries.
-//   - The entries of a mutation were found by the declarations of the moment at which its value was.
-//     [Indexes.Entries] makes those of the group's declarations of them: where an index came
+//     knows, and [CheckGroup] refuses another one under the commit lock ([ErrOtherIndexes]). So
+//     from the commit that adds an index on, every write has its entries.
+//   - The entries of a mutation were found by the declarations of the moment at which its value
+//     was. [Indexes.Entries] makes those of the group's declarations of them: where an index came
 //     meanwhile, or nobody knows what the value says, as in a write by etcd's API, the key is
 //     unknown. The committer does that, so no writer can forget it.
 //   - Keys that were written before the index came are walked through, in order, by a server that
-//     reads them ([Tx.Reindex]). It writes under the commit lock, and only for keys whose live row is
-//     the one that it has read. An index is ready when the walk has come to its end.
+//     reads them ([Tx.Reindex]). It writes under the commit lock, and only for keys whose live row
+//     is the one that it has read. An index is ready when the walk has come to its end.
 //   - An import replaces the values without entries. Its transaction sets all indexes to be built
 //     anew, and raises the generation.
-//   - A reader learns the generation in the snapshot in which it reads the keys. If it is another one
-//     than it knows, it reads the declarations, and then the keys again.
-//   - An ID is never given twice. So rows of an index that was dropped mean nothing, and are removed
-//     in batches later.
+//   - A reader learns the generation in the snapshot in which it reads the keys. If it is another
+//     one than it knows, it reads the declarations, and then the keys again.
+//   - An ID is never given twice. So rows of an index that was dropped mean nothing, and are
+//     removed in batches later.
 //
 // A store without indexes has the generation 0, and its groups write and read what they did without
 // this file. In a store with indexes, that is so for groups without a key of an indexed directory.
@@ -173,8 +173,8 @@ func (x *Indexes) Entries(k Key, known *Indexes, found []Entry) (entries []Entry
 	return slices.Compact(entries)
 }
 
-// EntryChanges decides which rows of the index a write removes and adds. Both lists are in order and
-// have no entry twice, and so have the results. Entries that stay touch no row.
+// EntryChanges decides which rows of the index a write removes and adds. Both lists are in order
+// and have no entry twice, and so have the results. Entries that stay touch no row.
 func EntryChanges(before, after []Entry) (gone, added []Entry) {
 	for len(before) > 0 || len(after) > 0 {
 		switch {
@@ -277,8 +277,8 @@ func (x *Indexes) BuildAnew() (any bool) {
 	return any
 }
 
-// CheckGeneration is what CheckGroup checks last: it refuses a group whose process does not know the
-// declarations of the indexes.
+// CheckGeneration is what CheckGroup checks last: it refuses a group whose process does not know
+// the declarations of the indexes.
 func (g *Group) CheckGeneration(generation int64) error {
 	if g.Generation == generation {
 		return nil
@@ -352,13 +352,13 @@ type Reindexed struct {
 	Entries []Entry
 }
 
-// BuildIndexes records a step of the walk through a directory's keys: the entries of some keys, found
-// under known, which are all keys after from and up to upto, or all that were left if done. The walks
-// that are there go on after upto. Other processes may walk, too: the step of the one that is late
-// changes no position, and its entries are as good. It returns the declarations.
+// BuildIndexes records a step of the walk through a directory's keys: the entries of some keys,
+// found under known, which are all keys after from and up to upto, or all that were left if done.
+// The walks that are there go on after upto. Other processes may walk, too: the step of the one
+// that is late changes no position, and its entries are as good. It returns the declarations.
 //
-// The keys were read with the head seen. If that is not in the log any more, a row that has the ID of
-// one that was read may be another one.
+// The keys were read with the head seen. If that is not in the log any more, a row that has the ID
+// of one that was read may be another one.
 func BuildIndexes(ctx context.Context, b Backend, seen Position, directory Key, known *Indexes,
 	from []byte, keys []Reindexed, upto []byte, done bool) (x *Indexes, err error) {
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestEntryChanges compares with sets: what is taken away and added makes one list of the other, and
-// nothing that stays is touched.
+// TestEntryChanges compares with sets: what is taken away and added makes one list of the other,
+// and nothing that stays is touched.
 func TestEntryChanges(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	some := func() (entries []Entry) {

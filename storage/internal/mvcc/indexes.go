@@ -7,10 +7,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// The declarations of the store's indexes, as this process knows them; index.go of the contract says
-// why lists by an index miss nothing. A process begins without any, which is right for a store that
-// has the generation 0. It reads them when a group was refused for it, when a page tells another
-// generation, and when the store is asked for its quota: by what tells the generation, too.
+// The declarations of the store's indexes, as this process knows them; index.go of the contract
+// says why lists by an index miss nothing. A process begins without any, which is right for a store
+// that has the generation 0. It reads them when a group was refused for it, when a page tells
+// another generation, and when the store is asked for its quota: by what tells the generation, too.
 
 // knownIndexes are declarations that were read in an era. In another one they stand for nothing: a
 // generation may have come again.

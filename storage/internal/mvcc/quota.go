@@ -68,8 +68,8 @@ func (s *Engine) quotaLoop(ctx context.Context) {
 	}
 }
 
-// quota reads the quota, unless a poll has told it a short while ago. The declarations of indexes are
-// read if they have changed.
+// quota reads the quota, unless a poll has told it a short while ago. The declarations of indexes
+// are read if they have changed.
 func (s *Engine) quota(ctx context.Context) (q contract.Quota, st contract.State, err error) {
 	if p, ok := s.tailer.lastPoll(s.cfg.QuotaInterval / 2); ok {
 		return p.Quota, p.State, s.follow(ctx, p.Generation)
