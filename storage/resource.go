@@ -46,6 +46,9 @@ type ResourceConfig struct {
 	// Scope is [Namespaced] or [ClusterScoped], if it is known, for people who read the database by
 	// SQL.
 	Scope Scope
+	// Attributes tell by which fields an object can be selected, for indexes of fields. Default: there
+	// are none.
+	Attributes apistorage.AttrFunc
 	// Versioner sets the resourceVersion of objects and lists. Default storage.APIObjectVersioner.
 	Versioner apistorage.Versioner
 }
@@ -77,6 +80,10 @@ type objectStore struct {
 	// rowBytes is how large the rows of the last list's last chunk were.
 	rowBytes atomic.Int64
 	progress progress
+	// attributes tell the fields of an object, nil if nothing does.
+	attributes apistorage.AttrFunc
+	// unindexed tells why the resource cannot have an index, "" if it can.
+	unindexed string
 
 	// lifetime ends with destroy, and all watches with it.
 	lifetime context.Context
@@ -137,9 +144,14 @@ func (s *Store) newResource(c ResourceConfig) (*objectStore, func(), error) {
 		name:           c.GroupResource,
 		newFunc:        c.NewFunc,
 		unsafeDeletion: unsafeDeletion,
+		attributes:     c.Attributes,
+		unindexed:      whyUnindexed(c),
 	}
 	r.decoder = s.decoders.of(r.objects)
 	r.lifetime, r.destroy = context.WithCancel(context.Background())
+	if c.NewFunc != nil {
+		go r.followIndexes()
+	}
 	return r, sync.OnceFunc(func() {
 		r.destroy()
 		s.decoders.release(r.decoder)
