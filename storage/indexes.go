@@ -122,12 +122,14 @@ func (r *objectStore) followIndexes() {
 	for r.lifetime.Err() == nil {
 		changed := r.mvcc.IndexesChanged()
 		for pause := buildAgain; ; {
+			began := time.Now()
 			more, err := r.buildIndexes()
 			if err == nil && !more {
 				break
 			}
 			if err == nil {
 				pause = buildAgain
+				contract.Wait(r.lifetime, time.Since(began)) // writers have the other half of the time
 				continue
 			}
 			if r.lifetime.Err() != nil || errors.Is(err, contract.ErrClosed) ||
@@ -275,6 +277,8 @@ func (r *objectStore) byIndex(ctx context.Context, in *listRange, pred *apistora
 const (
 	countedEntries = 1_000
 	beyondCache    = 1_000
+	// countedWithin bounds what a list waits for the database where the cache can answer it.
+	countedWithin = 500 * time.Millisecond
 )
 
 // listByIndex answers a list in the place of the watch cache, if that would look at many more
@@ -298,7 +302,9 @@ func (s *cachedStore) listByIndex(ctx context.Context, key string, opts apistora
 	if err != nil {
 		return false, nil //nolint:nilerr // the cache says what is wrong
 	}
-	by, err := r.byIndex(ctx, &in, &opts.Predicate, beyondCache)
+	counting, cancel := context.WithTimeout(ctx, countedWithin)
+	defer cancel()
+	by, err := r.byIndex(counting, &in, &opts.Predicate, beyondCache)
 	if err != nil || by == nil {
 		return false, nil //nolint:nilerr // the cache can answer without the database
 	}

@@ -75,9 +75,9 @@ var storage = []mutant{
 		file: "storage/create.go", old: "contract.Mutation{Key: k, Value: stored,",
 		new: "contract.Mutation{Key: k, Expect: contract.Any, Value: stored,", in: "storage/conformance"},
 	{breaks: "create", what: "a created object never expires", file: "storage/create.go",
-		old: "TTL: lifetime(ttl)})", new: "TTL: 0 * lifetime(ttl)})", in: "storage"},
+		old: "TTL: lifetime(ttl), Known", new: "TTL: 0 * lifetime(ttl), Known", in: "storage"},
 	{breaks: "update", what: "an update expects any state", file: "storage/update.go",
-		old: "Expect: c.state.revision,\n			Era: c.state.era, Value: stored, TTL: ttl, Ends: ends,\n" +
+		old: "Expect: c.state.revision,\n			Era: c.state.era, Value: stored, TTL: ttl, Ends: ends, Known: c.known, Found: c.found,\n" +
 			"			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})",
 		new: "Expect: contract.Any,\n			Era: c.state.era, Value: stored, TTL: ttl, Ends: ends})", in: "storage"},
 	{breaks: "update", what: "an update does not name the era of its read",

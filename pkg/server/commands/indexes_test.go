@@ -12,12 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
 // TestIndexes declares indexes of a resource that a server serves, which builds them.
 func TestIndexes(t *testing.T) {
 	database := "sqlite://" + filepath.Join(t.TempDir(), "state.db")
-	store, err := storage.Open(t.Context(), storage.Config{URL: database, Migrate: true})
+	store, err := storage.Open(t.Context(), storage.Config{URL: database,
+		Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package database
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
@@ -42,12 +43,14 @@ func DropIndex(ctx context.Context, c Config, prefix, resource, name string) err
 	}
 	return c.withBackend(ctx, func(b contract.Backend) error {
 		for more := true; more; {
+			began := time.Now()
 			var err error
 			if more, _, err = contract.ForgetEntries(ctx, b, forgottenEntries); err != nil {
 				return err
 			}
+			contract.Wait(ctx, 3*time.Since(began)) // others write meanwhile
 		}
-		return nil
+		return ctx.Err()
 	})
 }
 
