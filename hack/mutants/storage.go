@@ -327,9 +327,6 @@ var storage = []mutant{
 		file: "storage/internal/mvcc/compact.go", old: "st.Head.Revision-p.Keep+1",
 		new: "st.Head.Revision+1", in: core, tests: "TestBoundary"},
 	// Indexes.
-	{breaks: "index", what: "a process writes by old declarations of indexes",
-		file: "storage/internal/contract/index.go", old: "	if g.Generation == generation {",
-		new: "	if g.Generation <= generation {", in: "storage/internal/test/memdb", tests: "Indexes"},
 	{breaks: "index", what: "a key is known to an index that came later",
 		file: "storage/internal/contract/index.go", old: "			entries = append(entries, UnknownEntry(d.ID))\n",
 		new: "", in: rules, tests: "^TestEntriesOf$"},

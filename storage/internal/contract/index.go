@@ -2,6 +2,7 @@ package contract
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -22,10 +23,10 @@ import (
 //
 // Why it holds:
 //
-//   - The declarations are in the row of the store, with a generation that rises with each change
-//     that a writer or a reader has to know. Each group carries the generation that its process
-//     knows, and [CheckGroup] refuses another one under the commit lock ([ErrOtherIndexes]). So
-//     from the commit that adds an index on, every write has its entries.
+//   - The declarations are in the row of the store, with a generation, which is another one after
+//     each change that a writer or a reader has to know. Each group carries the generation that its
+//     process knows, and [CheckGroup] refuses another one under the commit lock
+//     ([ErrOtherIndexes]). So from the commit that adds an index on, every write has its entries.
 //   - The entries of a mutation were found by the declarations of the moment at which its value
 //     was. [Indexes.Entries] makes those of the group's declarations of them: where an index came
 //     meanwhile, or nobody knows what the value says, as in a write by etcd's API, the key is
@@ -34,11 +35,11 @@ import (
 //     reads them ([Tx.Reindex]). It writes under the commit lock, and only for keys whose live row
 //     is the one that it has read. An index is ready when the walk has come to its end.
 //   - An import replaces the values without entries. Its transaction sets all indexes to be built
-//     anew, and raises the generation.
+//     anew, and changes the generation.
 //   - A reader learns the generation in the snapshot in which it reads the keys. If it is another
 //     one than it knows, it reads the declarations, and then the keys again.
-//   - An ID is never given twice. So rows of an index that was dropped mean nothing, and are
-//     removed in batches later.
+//   - An ID is never given twice in a history. So rows of an index that was dropped mean nothing,
+//     and are removed in batches later.
 //
 // A store without indexes has the generation 0, and its groups write and read what they did without
 // this file. In a store with indexes, that is so for groups without a key of an indexed directory.
@@ -114,7 +115,9 @@ const (
 
 // Indexes are the declarations of a store.
 type Indexes struct {
-	// Generation rises with every change but for that of Built, and from building to ready.
+	// Generation is 0 until an index is declared. Each change but for that of Built, and for an index
+	// that is forgotten, gives it another number at random: a database that has lost a change, or was
+	// restored, must not come to a generation that processes know with another meaning.
 	Generation int64 `json:"-"`
 	// Last is the last ID that was given.
 	Last uint32  `json:"last"`
@@ -127,6 +130,13 @@ const (
 	MaxIndexes    = 8
 	MaxAllIndexes = 100
 )
+
+// change gives the declarations another generation.
+func (x *Indexes) change() {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	x.Generation = int64(binary.BigEndian.Uint64(b[:])>>1 | 1)
+}
 
 // In returns the indexes that the keys of a directory have.
 func (x *Indexes) In(directory Key) (in []*Index) {
@@ -149,8 +159,9 @@ func (x *Indexes) Covers(k Key) bool {
 }
 
 // Entries returns the entries that a key has under these declarations, in order, where found were
-// found of its value under known, or nothing is known if that is nil. IDs are not given twice, so
-// what an index of both says still holds.
+// found of its value under known, or nothing is known if that is nil. What an index of both says
+// still holds. It has the same ID and name: an ID that was given in a history that is lost may be
+// given again.
 func (x *Indexes) Entries(k Key, known *Indexes, found []Entry) (entries []Entry) {
 	for i := range x.All {
 		d := &x.All[i]
@@ -158,7 +169,8 @@ func (x *Indexes) Entries(k Key, known *Indexes, found []Entry) (entries []Entry
 			continue
 		}
 		if known == nil || !slices.ContainsFunc(known.All, func(o Index) bool {
-			return o.ID == d.ID && o.State != IndexDropping
+			return o.ID == d.ID && o.Name == d.Name && o.Directory == d.Directory &&
+				o.State != IndexDropping
 		}) {
 			entries = append(entries, UnknownEntry(d.ID))
 			continue
@@ -245,7 +257,7 @@ func (x *Indexes) Add(d Directory, name string) error {
 		return fmt.Errorf("the store has %d indexes, which is as many as it may have: drop one",
 			len(x.All))
 	}
-	x.Generation++
+	x.change()
 	x.Last++
 	x.All = append(x.All, Index{ID: x.Last, Directory: d.Path, Group: d.Group,
 		Resource: d.Resource, Name: name, State: IndexBuilding})
@@ -257,7 +269,7 @@ func (x *Indexes) Drop(directory Key, name string) bool {
 	for _, d := range x.In(directory) {
 		if d.Name == name {
 			d.State, d.Built = IndexDropping, nil
-			x.Generation++
+			x.change()
 			return true
 		}
 	}
@@ -272,7 +284,7 @@ func (x *Indexes) BuildAnew() (any bool) {
 		}
 	}
 	if any {
-		x.Generation++
+		x.change()
 	}
 	return any
 }
@@ -386,6 +398,7 @@ func BuildIndexes(ctx context.Context, b Backend, seen Position, directory Key, 
 			}
 			if d.Built, changed = upto, true; done {
 				d.State, d.Built = IndexReady, nil
+				x.change()
 			}
 		}
 		if !changed {

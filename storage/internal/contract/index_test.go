@@ -77,6 +77,10 @@ func TestEntriesOf(t *testing.T) {
 			[]Entry{ExistsEntry(1), ValueEntry(1, "x"), ValueEntry(2, "y"), UnknownEntry(4)}},
 		{"nothing was found", "/a/k", nil,
 			[]Entry{UnknownEntry(1), UnknownEntry(2), UnknownEntry(4)}},
+		{"another history, which has given the IDs otherwise", "/a/k", &Indexes{All: []Index{
+			{ID: 1, Directory: "/a/", Name: "two"}, {ID: 2, Directory: "/b/", Name: "two"},
+			{ID: 4, Directory: "/a/", Name: "three", State: IndexDropping}}},
+			[]Entry{UnknownEntry(1), UnknownEntry(2), UnknownEntry(4)}},
 		{"another directory", "/b/k", known, nil},
 	} {
 		if got := now.Entries(test.key, test.by, found); !slices.Equal(got, test.want) {

@@ -79,14 +79,21 @@ func (s *Engine) follow(ctx context.Context, generation int64) error {
 	return err
 }
 
-// index gives the mutations of a group their entries by the declarations.
+// index gives the mutations of a group their entries by the declarations: to copies, since an
+// earlier group of the same writes may still be on its way.
 func index(g *contract.Group, x *contract.Indexes) {
-	g.Generation = x.Generation
-	for _, m := range g.Mutations {
-		m.Indexed, m.Entries = len(x.All) > 0 && x.Covers(m.Key), nil
-		if m.Indexed && !m.Delete {
-			m.Entries = x.Entries(m.Key, m.Known, m.Found)
+	if g.Generation = x.Generation; len(x.All) == 0 {
+		return
+	}
+	for i, m := range g.Mutations {
+		if !x.Covers(m.Key) {
+			continue
 		}
+		own := *m
+		if own.Indexed = true; !own.Delete {
+			own.Entries = x.Entries(m.Key, m.Known, m.Found)
+		}
+		g.Mutations[i] = &own
 	}
 }
 
