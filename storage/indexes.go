@@ -3,10 +3,16 @@ package storage
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -34,9 +40,15 @@ import (
 //
 // What an index says of an object has to be what a selector says of it, whichever version the list
 // asks for. A Go type has one form in which all requests are served. The objects of definitions
-// have one for each version, which are the same but for the version itself, unless a webhook
-// converts them: then there is no index. A codec that implements [unindexed] says so. A field that
-// the object's version does not select by is unknown for that object.
+// one for each version, which are the same but for the version itself, unless a webhook converts
+// them: then there is no index. A codec that implements [unindexed] says so.
+//
+// Labels are stored. The fields of a Go type are what a program makes of what is stored: another
+// version of the program may convert it, or set defaults, otherwise. So an index of a field belongs
+// to a program. When another program starts, it claims the index, which is built anew then. Until
+// then, and in servers of the old program that go on, its lists are read without the index, and
+// what such servers write is unknown to it. A definition may change its schema, and by that its
+// defaults, at any moment. So there are no indexes of its fields.
 
 // How the names of indexes begin.
 const (
@@ -48,6 +60,8 @@ const (
 type unindexed interface {
 	// Unindexed tells why, "" if they can.
 	Unindexed() string
+	// UnindexedFields tells why, "" if they can, for an index of a field.
+	UnindexedFields() string
 }
 
 // whyUnindexed tells why the resource cannot have an index, "" if it can.
@@ -61,11 +75,50 @@ func whyUnindexed(c ResourceConfig) string {
 	return ""
 }
 
+// whyUnindexedFields is whyUnindexed for an index of a field.
+func whyUnindexedFields(c ResourceConfig) string {
+	if u, ok := c.Codec.(unindexed); ok && u.UnindexedFields() != "" {
+		return u.UnindexedFields()
+	}
+	return whyUnindexed(c)
+}
+
+// why tells why the resource cannot have an index, "" if it can.
+func (r *objectStore) why(d *contract.Index) string {
+	if strings.HasPrefix(d.Name, fieldIndex) {
+		return r.unindexedFields
+	}
+	return r.unindexed
+}
+
+// ours tells whether this program finds what an index has of an object.
+func (r *objectStore) ours(d *contract.Index) bool {
+	return r.why(d) == "" && (!strings.HasPrefix(d.Name, fieldIndex) || d.By == r.program())
+}
+
+// program names this program by what it is made of.
+var program = sync.OnceValue(func() string {
+	path, err := os.Executable()
+	if err != nil {
+		return rand.Text()
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return rand.Text()
+	}
+	defer file.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return rand.Text()
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:16])
+})
+
 // entries are what the indexes have of an object, under the declarations that it returns. These are
 // nil if the object says nothing to them.
 func (r *objectStore) entries(obj runtime.Object) (*contract.Indexes, []contract.Entry) {
 	x := r.mvcc.Indexes()
-	if len(x.All) == 0 || r.unindexed != "" {
+	if len(x.All) == 0 {
 		return nil, nil
 	}
 	in := x.In(r.keys.all())
@@ -88,6 +141,10 @@ func (r *objectStore) entriesUnder(in []*contract.Index, obj runtime.Object) (fo
 	labels := accessor.GetLabels()
 	var set fields.Set
 	for _, d := range in {
+		if r.why(d) != "" {
+			found = append(found, contract.UnknownEntry(d.ID))
+			continue
+		}
 		if key, ok := strings.CutPrefix(d.Name, labelIndex); ok {
 			if value, ok := labels[key]; ok {
 				found = append(found, contract.ExistsEntry(d.ID), contract.ValueEntry(d.ID, value))
@@ -97,7 +154,7 @@ func (r *objectStore) entriesUnder(in []*contract.Index, obj runtime.Object) (fo
 		if set == nil {
 			set = r.fieldsOf(obj)
 		}
-		if value, ok := set[strings.TrimPrefix(d.Name, fieldIndex)]; ok {
+		if value, ok := set[strings.TrimPrefix(d.Name, fieldIndex)]; ok && r.ours(d) {
 			found = append(found, contract.ValueEntry(d.ID, value))
 		} else {
 			found = append(found, contract.UnknownEntry(d.ID))
@@ -154,20 +211,33 @@ const (
 	slowestBuild = time.Minute
 )
 
-// buildIndexes does a step, and tells whether there is more to do.
+// buildIndexes does a step, and tells whether there is more to do. An index that another program
+// has claimed meanwhile is that one's to build, and so are those beside it.
 func (r *objectStore) buildIndexes() (more bool, err error) {
 	directory := r.keys.all()
-	if r.unindexed != "" && len(r.mvcc.Indexes().In(directory)) > 0 {
-		_, err := r.mvcc.ChangeIndexes(r.lifetime, func(x *contract.Indexes) (bool, error) {
-			changed := false
-			for _, d := range x.In(directory) {
-				r.store.log.Error("an index is dropped, since the resource cannot have one", "resource",
-					resourceName(r.name), "index", d.Name, "reason", r.unindexed)
-				changed = x.Drop(directory, d.Name) || changed
+	for _, d := range r.mvcc.Indexes().In(directory) {
+		switch {
+		case r.why(d) != "":
+			_, err := r.mvcc.ChangeIndexes(r.lifetime, func(x *contract.Indexes) (bool, error) {
+				return x.Drop(directory, d.Name), nil
+			})
+			if err == nil {
+				r.store.log.Error("an index was dropped, since the resource cannot have it", "resource",
+					resourceName(r.name), "index", d.Name, "reason", r.why(d))
 			}
-			return changed, nil
-		})
-		return true, err
+			return true, err
+		case r.ours(d):
+		case r.claimed[d.ID]:
+			return false, nil
+		default:
+			_, err := r.mvcc.ChangeIndexes(r.lifetime, func(x *contract.Indexes) (bool, error) {
+				return x.Claim(directory, d.Name, r.program()), nil
+			})
+			if err == nil {
+				r.claimed[d.ID] = true
+			}
+			return true, err
+		}
 	}
 	return r.mvcc.BuildIndexes(r.lifetime, directory, directory[:len(directory)-1]+"0",
 		func(x *contract.Indexes, kv *mvcc.KeyValue) ([]contract.Entry, bool) {
@@ -190,11 +260,11 @@ const mostValues = 8
 func (r *objectStore) candidates(pred *apistorage.SelectionPredicate) (generation int64,
 	found [][]contract.Entry) {
 	x := r.mvcc.Indexes()
-	if len(x.All) == 0 || r.unindexed != "" {
+	if len(x.All) == 0 {
 		return 0, nil
 	}
 	for _, d := range x.In(r.keys.all()) {
-		if d.State != contract.IndexReady {
+		if d.State != contract.IndexReady || !r.ours(d) {
 			continue
 		}
 		entries := demanded(d, pred)

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -468,5 +469,58 @@ func TestWithoutFields(t *testing.T) {
 	}
 	if got := listBy(t, knows, opts); len(got.Items) != 2 {
 		t.Errorf("the list has %d objects", len(got.Items))
+	}
+}
+
+// TestIndexOfAnotherProgram: a program that may find other fields does not use an index that
+// another one has built. It has it built anew, once, and the other one does without it from then
+// on.
+func TestIndexOfAnotherProgram(t *testing.T) {
+	store := memory(t)
+	old := indexedPods(t, store)
+	declare(t, old, "field:spec.nodeName", "label:app")
+	built(t, old)
+	written := pod("a")
+	written.Spec.NodeName = "n1"
+	create(t, old, written)
+	uses := func(s *objectStore) bool {
+		pred := selecting(t, "", "spec.nodeName=n1").Predicate
+		_, found := s.candidates(&pred)
+		return len(found) == 1
+	}
+	if !uses(old) {
+		t.Fatal("the program does not use its own index")
+	}
+	// The new program shows each node in capitals.
+	c := podConfig()
+	c.Attributes = func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		l, f, err := podAttributes(obj)
+		f["spec.nodeName"] = strings.ToUpper(f["spec.nodeName"])
+		return l, f, err
+	}
+	s, destroy, err := store.newResourceOf(c, func() string { return "another" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer destroy()
+	eventually(t, "the new program to claim the index", func() bool { return uses(s) })
+	built(t, s)
+	if uses(old) {
+		t.Error("the old program uses the index of the new one")
+	}
+	if _, found := s.candidates(&apistorage.SelectionPredicate{Label: selecting(t, "app=a", "").Predicate.Label,
+		Field: fields.Everything()}); len(found) != 1 {
+		t.Error("an index of a label is another program's")
+	}
+	written = pod("b")
+	written.Spec.NodeName = "n1"
+	create(t, old, written)
+	opts := selecting(t, "", "spec.nodeName=N1")
+	opts.Predicate.GetAttrs = c.Attributes
+	if got := listBy(t, s, opts); len(got.Items) != 2 {
+		t.Errorf("the new program lists %d objects, not 2", len(got.Items))
+	}
+	if got := listBy(t, old, selecting(t, "", "spec.nodeName=n1")); len(got.Items) != 2 {
+		t.Errorf("the old program lists %d objects, not 2", len(got.Items))
 	}
 }

@@ -82,8 +82,12 @@ type objectStore struct {
 	progress progress
 	// attributes tell the fields of an object, nil if nothing does.
 	attributes apistorage.AttrFunc
-	// unindexed tells why the resource cannot have an index, "" if it can.
-	unindexed string
+	// unindexed tells why the resource cannot have an index, "" if it can, and unindexedFields why it
+	// cannot have one of a field. program names the program that finds what indexes have, and claimed
+	// has the indexes that this store has claimed for it. Only followIndexes uses that.
+	unindexed, unindexedFields string
+	program                    func() string
+	claimed                    map[uint32]bool
 
 	// lifetime ends with destroy, and all watches with it.
 	lifetime context.Context
@@ -107,6 +111,11 @@ func (s *Store) Resource(c ResourceConfig) (apistorage.Interface, func(), error)
 }
 
 func (s *Store) newResource(c ResourceConfig) (*objectStore, func(), error) {
+	return s.newResourceOf(c, program)
+}
+
+// newResourceOf is newResource in a program; see objectStore.ours.
+func (s *Store) newResourceOf(c ResourceConfig, program func() string) (*objectStore, func(), error) {
 	if c.Codec == nil {
 		return nil, nil, errors.New("a resource needs a codec: set ResourceConfig.Codec")
 	}
@@ -146,6 +155,10 @@ func (s *Store) newResource(c ResourceConfig) (*objectStore, func(), error) {
 		unsafeDeletion: unsafeDeletion,
 		attributes:     c.Attributes,
 		unindexed:      whyUnindexed(c),
+
+		unindexedFields: whyUnindexedFields(c),
+		program:         program,
+		claimed:         map[uint32]bool{},
 	}
 	r.decoder = s.decoders.of(r.objects)
 	r.lifetime, r.destroy = context.WithCancel(context.Background())

@@ -163,4 +163,9 @@ func (c anyVersion) Unindexed() string {
 	return ""
 }
 
+// UnindexedFields tells package storage why the objects cannot have an index of a field.
+func (anyVersion) UnindexedFields() string {
+	return "the schema of a definition says what its fields are when they are read, and may change"
+}
+
 func (anyVersion) Identifier() runtime.Identifier { return "custom resources" }

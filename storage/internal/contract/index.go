@@ -100,6 +100,9 @@ type Index struct {
 	Resource  string `json:"resource"`
 	// Name says what is indexed, in the language of whoever reads the values.
 	Name string `json:"name"`
+	// By says who finds what values say to the index, "" if all that can do it find the same. What
+	// one has found means nothing to another one.
+	By string `json:"by,omitempty"`
 	// State is one of the constants below.
 	State string `json:"state"`
 	// Built is where the walk through the keys has come to: the last key that was looked at.
@@ -169,7 +172,7 @@ func (x *Indexes) Entries(k Key, known *Indexes, found []Entry) (entries []Entry
 			continue
 		}
 		if known == nil || !slices.ContainsFunc(known.All, func(o Index) bool {
-			return o.ID == d.ID && o.Name == d.Name && o.Directory == d.Directory &&
+			return o.ID == d.ID && o.Name == d.Name && o.Directory == d.Directory && o.By == d.By &&
 				o.State != IndexDropping
 		}) {
 			entries = append(entries, UnknownEntry(d.ID))
@@ -274,6 +277,17 @@ func (x *Indexes) Drop(directory Key, name string) bool {
 		}
 	}
 	return false
+}
+
+// Claim has an index built anew by somebody, and tells whether there is one that is another's.
+func (x *Indexes) Claim(directory Key, name, by string) (claimed bool) {
+	for _, d := range x.In(directory) {
+		if d.Name == name && d.By != by {
+			d.By, d.State, d.Built, claimed = by, IndexBuilding, nil, true
+			x.change()
+		}
+	}
+	return claimed
 }
 
 // BuildAnew sets all indexes to be built from the first key on, and tells whether there are any.
