@@ -405,9 +405,10 @@ func Indexes(ctx context.Context, c Config) (all []Index, err error) {
 }
 
 // AddIndex declares an index of a resource in the store that Config.Store names. The prefix is that
-// of the servers. They learn of it within ten seconds, and build it while they go on. A resource
-// has eight indexes at most. The objects of a resource that has an index must not be encrypted, and
-// no webhook must convert them: a server that finds such an index drops it, and logs that.
+// of the servers. They learn of it within ten seconds, and build it while they go on. A resource has
+// eight indexes at most. The objects of a resource that has an index must not be encrypted, and no
+// webhook must convert them, and an index of a field is for Go types: a server that finds another
+// one drops it, and logs that.
 func AddIndex(ctx context.Context, c Config, prefix string, resource schema.GroupResource,
 	name string) error {
 	if err := checkIndexName(name); err != nil {
