@@ -104,11 +104,6 @@ var simulated = []mutant{
 	{breaks: "index", what: "keys that were read by other declarations are walked",
 		file: "contract/index.go", old: "		if x.Generation != known.Generation {",
 		new: "		if x.Generation < 0 {"},
-	{breaks: "index", what: "keys of a lost history are walked", file: "contract/index.go",
-		old: "guard.State.Head.Epoch != seen.Epoch || guard.At != seen.Token", new: "guard.State.Head.Epoch < 0"},
-	{breaks: "index", what: "an index of another history is known", file: "contract/index.go",
-		old: "o.ID == d.ID && o.Name == d.Name && o.Directory == d.Directory && o.By == d.By &&",
-		new: "o.ID == d.ID &&"},
 	{breaks: "I5", what: "a delta leaves out the revision itself", file: "test/memdb/read.go",
 		old: "prev <= q.At", new: "prev < q.At"},
 	// No revision twice.

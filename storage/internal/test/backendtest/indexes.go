@@ -210,6 +210,27 @@ func testIndexes(f *fixture) {
 		m.compare(all)
 	}
 
+	// A step that was read in a history that is lost is not taken.
+	{
+		seen := f.state().Head
+		for _, other := range []contract.Position{
+			{Epoch: seen.Epoch, Revision: seen.Revision, Token: contract.NewToken()},
+			{Epoch: seen.Epoch + 1, Revision: seen.Revision, Token: seen.Token},
+			{Epoch: seen.Epoch, Revision: seen.Revision + 7, Token: seen.Token},
+		} {
+			_, err := contract.BuildIndexes(f.ctx, f.b, other, indexed, m.x, nil, nil, []byte(indexed+"00"), false)
+			f.is(err, contract.Transient)
+		}
+		x, err := contract.BuildIndexes(f.ctx, f.b, seen, indexed, m.x, nil, nil, []byte(indexed+"00"), false)
+		f.must(err)
+		for _, d := range x.All {
+			if string(d.Built) != string(indexed+"00") {
+				f.Fatalf("a step was not taken: %+v", x)
+			}
+		}
+		m.x = x
+	}
+
 	// The rows of an index that was dropped go, and the others stay.
 	{
 		m.change(func(x *contract.Indexes) (bool, error) { return x.Drop(indexed, "one"), nil })
