@@ -3,12 +3,14 @@ package storage
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	goruntime "runtime"
 	"runtime/metrics"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -416,5 +418,111 @@ func watchHeap(b *testing.B) (report func()) {
 		close(stop)
 		<-stopped
 		b.ReportMetric(float64(max(most, before)-before)/(1<<20), "heap-MB")
+	}
+}
+
+// BenchmarkListByLabel lists 100 objects of many by a label: of 20,000, or of as many as
+// ROWKEEPER_BENCH_OBJECTS says. It tells how long the index takes to build, too.
+func BenchmarkListByLabel(b *testing.B) {
+	const matching = 100
+	objects := 20_000
+	if n, err := strconv.Atoi(os.Getenv("ROWKEEPER_BENCH_OBJECTS")); err == nil {
+		objects = n
+	}
+	eachDatabase(b, func(b *testing.B, store *Store) {
+		r := open(b, store, ResourceConfig{Codec: codec, NewFunc: podConfig().NewFunc,
+			ResourcePrefix: cachedPrefix, GroupResource: cachedResource})
+		ms := make([]contract.Mutation, 0, 10_000)
+		for i := range objects {
+			p := large(numbered(i))
+			p.Labels["app"] = "other"
+			if i%(objects/matching) == 0 {
+				p.Labels["app"] = "few"
+			}
+			data, err := r.objects.serialize(p)
+			if err != nil {
+				b.Fatal(err)
+			}
+			ms = append(ms, contract.Mutation{Key: r.keys.all() + contract.Key("ns/"+p.Name), Value: data})
+			if len(ms) == cap(ms) || i == objects-1 {
+				if _, errs := r.mvcc.ApplyAll(b.Context(), ms); errors.Join(errs...) != nil {
+					b.Fatal(errors.Join(errs...))
+				}
+				ms = ms[:0]
+			}
+		}
+		opts := selecting(b, "app=few", "")
+		measure := func(name string, s apistorage.Interface) {
+			b.Run(name, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					out := &example.PodList{}
+					if err := s.GetList(b.Context(), cachedPrefix, opts, out); err != nil ||
+						len(out.Items) != matching {
+						b.Fatalf("%d objects, %v", len(out.Items), err)
+					}
+				}
+			})
+		}
+		cached := cachedPods(b, getter(b, store, RESTOptions{}), cachedResource)
+		measure("without", r)
+		measure("cached", cached)
+		began := time.Now()
+		declare(b, r, "label:app")
+		built(b, r)
+		b.Logf("the index of %d objects was built in %s", objects, time.Since(began))
+		measure("index", r)
+		measure("cached, index", cached)
+	})
+}
+
+// BenchmarkIndexedWrite creates objects, and updates them so that half of the indexed values
+// change.
+func BenchmarkIndexedWrite(b *testing.B) {
+	for _, indexes := range []int{0, 1, 2, 5} {
+		b.Run(fmt.Sprintf("indexes=%d", indexes), func(b *testing.B) {
+			eachDatabase(b, func(b *testing.B, store *Store) {
+				r := pods(b, store)
+				for i := range indexes {
+					declare(b, r, fmt.Sprint("label:l", i))
+				}
+				built(b, r)
+				labelled := func(name string, n int) *example.Pod {
+					p := large(name)
+					for i := range 5 {
+						p.Labels[fmt.Sprint("l", i)] = fmt.Sprint((n + i%2) % 50)
+					}
+					return p
+				}
+				b.Run("create", func(b *testing.B) {
+					run := runs.Add(1)
+					concurrently(b, 64, func(ctx context.Context, _, i int) error {
+						name := fmt.Sprintf("%d-%d", run, i)
+						return r.Create(ctx, podKey(name), labelled(name, i), &example.Pod{}, 0)
+					})
+				})
+				run := runs.Add(1)
+				for i := range 64 {
+					create(b, r, labelled(fmt.Sprintf("%d-%d", run, i), 0))
+				}
+				for _, changes := range []int{0, 1} {
+					b.Run(fmt.Sprintf("update, changes=%d", changes), func(b *testing.B) {
+						concurrently(b, 64, func(ctx context.Context, client, i int) error {
+							name := fmt.Sprintf("%d-%d", run, client)
+							return r.GuaranteedUpdate(ctx, podKey(name), &example.Pod{}, false, nil,
+								changing(func(p *example.Pod) error {
+									p.Generation++
+									for l := range 5 * changes {
+										if l%2 == 0 {
+											p.Labels[fmt.Sprint("l", l)] = fmt.Sprint(i % 50)
+										}
+									}
+									return nil
+								}), nil)
+						})
+					})
+				}
+			})
+		})
 	}
 }

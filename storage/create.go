@@ -33,8 +33,9 @@ func (r *objectStore) Create(ctx context.Context, key string, obj, out runtime.O
 		return err
 	}
 	span.AddEvent("serialized", traceLen(stored))
+	known, found := r.entries(obj)
 	revision, err := r.commit(ctx, "create",
-		contract.Mutation{Key: k, Value: stored, TTL: lifetime(ttl)})
+		contract.Mutation{Key: k, Value: stored, TTL: lifetime(ttl), Known: known, Found: found})
 	if err != nil {
 		var conflict *contract.ConflictError
 		if errors.As(err, &conflict) {

@@ -44,10 +44,23 @@ const (
 // unless they are more than mvcc counts: then it leaves that out, as clients have to expect.
 func (r *objectStore) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
 	listObj runtime.Object) error {
+	return r.list(ctx, key, opts, listObj, nil)
+}
+
+// list is GetList by an index that was chosen already, or if that is nil by one that the database
+// has, if there is one.
+func (r *objectStore) list(ctx context.Context, key string, opts apistorage.ListOptions,
+	listObj runtime.Object, by *mvcc.IndexQuery) error {
 	in, err := r.listRange(key, opts)
 	if err != nil {
 		return err
 	}
+	if by == nil {
+		if by, err = r.byIndex(ctx, &in, &opts.Predicate, 0); err != nil {
+			return r.rangeError(ctx, in, err)
+		}
+	}
+	in.by = by
 	ctx, span := r.trace(ctx, "Rowkeeper List", key,
 		attribute.Bool("recursive", opts.Recursive),
 		attribute.String("resourceVersion", opts.ResourceVersion),
@@ -143,6 +156,8 @@ type listRange struct {
 	filtered   bool
 	recursive  bool
 	continuing bool
+	// by selects rows, nil for all.
+	by *mvcc.IndexQuery
 }
 
 // page returns how many rows to read next, after rows have been read, the last time page of them
@@ -218,7 +233,7 @@ func (r *objectStore) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.
 	}
 	return func(yield func(*mvcc.RangeResult, error) bool) {
 		o := mvcc.RangeOptions{Start: in.start, End: in.end, From: in.from, At: in.at,
-			Limit: in.page(0, 0, 0), Count: in.limit > 0 && !in.filtered}
+			Limit: in.page(0, 0, 0), Count: in.limit > 0 && !in.filtered, By: in.by}
 		if !in.filtered && o.Limit == in.limit {
 			o.Ahead = in.limit
 		}
@@ -227,6 +242,13 @@ func (r *objectStore) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.
 			chunk, err := ask(ctx, r, verb, func() (*mvcc.RangeResult, error) {
 				return r.mvcc.Range(ctx, o)
 			})
+			if errors.Is(err, contract.ErrOtherIndexes) {
+				// The rest is read without the index. Perhaps the next list can use it again.
+				o.By = nil
+				if _, err = r.mvcc.RefreshIndexes(ctx); err == nil {
+					continue
+				}
+			}
 			if err != nil {
 				yield(nil, r.rangeError(ctx, in, err))
 				return

@@ -46,6 +46,9 @@ type ResourceConfig struct {
 	// Scope is [Namespaced] or [ClusterScoped], if it is known, for people who read the database by
 	// SQL.
 	Scope Scope
+	// Attributes tell by which fields an object can be selected, for indexes of fields. Default: there
+	// are none.
+	Attributes apistorage.AttrFunc
 	// Versioner sets the resourceVersion of objects and lists. Default storage.APIObjectVersioner.
 	Versioner apistorage.Versioner
 }
@@ -77,6 +80,14 @@ type objectStore struct {
 	// rowBytes is how large the rows of the last list's last chunk were.
 	rowBytes atomic.Int64
 	progress progress
+	// attributes tell the fields of an object, nil if nothing does.
+	attributes apistorage.AttrFunc
+	// unindexed tells why the resource cannot have an index, "" if it can, and unindexedFields why it
+	// cannot have one of a field. program names the program that finds what indexes have, and claimed
+	// has the indexes that this store has claimed for it. Only followIndexes uses that.
+	unindexed, unindexedFields string
+	program                    func() string
+	claimed                    map[uint32]bool
 
 	// lifetime ends with destroy, and all watches with it.
 	lifetime context.Context
@@ -100,6 +111,11 @@ func (s *Store) Resource(c ResourceConfig) (apistorage.Interface, func(), error)
 }
 
 func (s *Store) newResource(c ResourceConfig) (*objectStore, func(), error) {
+	return s.newResourceOf(c, program)
+}
+
+// newResourceOf is newResource in a program; see objectStore.ours.
+func (s *Store) newResourceOf(c ResourceConfig, program func() string) (*objectStore, func(), error) {
 	if c.Codec == nil {
 		return nil, nil, errors.New("a resource needs a codec: set ResourceConfig.Codec")
 	}
@@ -137,9 +153,18 @@ func (s *Store) newResource(c ResourceConfig) (*objectStore, func(), error) {
 		name:           c.GroupResource,
 		newFunc:        c.NewFunc,
 		unsafeDeletion: unsafeDeletion,
+		attributes:     c.Attributes,
+		unindexed:      whyUnindexed(c),
+
+		unindexedFields: whyUnindexedFields(c),
+		program:         program,
+		claimed:         map[uint32]bool{},
 	}
 	r.decoder = s.decoders.of(r.objects)
 	r.lifetime, r.destroy = context.WithCancel(context.Background())
+	if c.NewFunc != nil {
+		go r.followIndexes()
+	}
 	return r, sync.OnceFunc(func() {
 		r.destroy()
 		s.decoders.release(r.decoder)

@@ -164,10 +164,10 @@ func (e oneEncoding) ResourcePrefix(resource schema.GroupResource) string {
 
 // uncached is the generic.StorageDecorator without a watch cache.
 func (s *Store) uncached(config *storagebackend.ConfigForResource, resourcePrefix string,
-	keyFunc func(runtime.Object) (string, error), newFunc, _ func() runtime.Object, _ apistorage.AttrFunc,
-	_ apistorage.IndexerFuncs, _ *cache.Indexers,
+	keyFunc func(runtime.Object) (string, error), newFunc, _ func() runtime.Object,
+	attrs apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	resource, destroy, err := s.below(config, resourcePrefix, keyFunc, newFunc)
+	resource, destroy, err := s.below(config, resourcePrefix, keyFunc, newFunc, attrs)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -178,6 +178,7 @@ func (s *Store) uncached(config *storagebackend.ConfigForResource, resourcePrefi
 func (s *Store) below(
 	config *storagebackend.ConfigForResource, resourcePrefix string,
 	keyFunc func(runtime.Object) (string, error), newFunc func() runtime.Object,
+	attrs apistorage.AttrFunc,
 ) (*objectStore, factory.DestroyFunc, error) {
 	return s.newResource(ResourceConfig{
 		Codec:          config.Codec,
@@ -187,6 +188,7 @@ func (s *Store) below(
 		GroupResource:  config.GroupResource,
 		Transformer:    config.Transformer,
 		Scope:          scopeOf(keyFunc, newFunc),
+		Attributes:     attrs,
 	})
 }
 
@@ -221,7 +223,7 @@ func (s *Store) cached(config *storagebackend.ConfigForResource, resourcePrefix 
 	keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
 	attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	resource, destroy, err := s.below(config, resourcePrefix, keyFunc, newFunc)
+	resource, destroy, err := s.below(config, resourcePrefix, keyFunc, newFunc, attrs)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -47,6 +47,10 @@ type change struct {
 	// onlyCorrupt: an object that can be read is an error.
 	onlyCorrupt bool
 	state       state
+	// known and found are what the indexes have of the object as it was updated last; see
+	// objectStore.entries.
+	known *contract.Indexes
+	found []contract.Entry
 	// turn is the change's place among the writers of the key, nil if it has none.
 	turn *turn
 }

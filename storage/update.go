@@ -64,7 +64,7 @@ func (r *objectStore) GuaranteedUpdate(ctx context.Context, key string, out runt
 		}
 		span.AddEvent("serialized", traceLen(stored))
 		revision, err := r.commit(ctx, "update", contract.Mutation{Key: k, Expect: c.state.revision,
-			Era: c.state.era, Value: stored, TTL: ttl, Ends: ends,
+			Era: c.state.era, Value: stored, TTL: ttl, Ends: ends, Known: c.known, Found: c.found,
 			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})
 		var conflict *contract.ConflictError
 		switch {
@@ -99,7 +99,9 @@ func (c *change) update(preconditions *apistorage.Preconditions, tryUpdate apist
 	if seconds != nil {
 		ttl = lifetime(*seconds)
 	}
-	data, err = c.r.objects.serialize(updated)
+	if data, err = c.r.objects.serialize(updated); err == nil {
+		c.known, c.found = c.r.entries(updated)
+	}
 	return data, ttl, endOf(updated).follows(before), err
 }
 

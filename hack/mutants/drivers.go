@@ -173,7 +173,7 @@ var drivers = []mutant{
 		file: postgresFile, old: "AND revision <= state.compacted ORDER",
 		new: "AND revision < state.compacted ORDER", in: inPostgres, tests: suite},
 	{breaks: "expiry", what: "PostgreSQL: an update keeps the expiry", file: postgresFile,
-		old: "expiry = d.expiry\n", new: "expiry = coalesce(d.expiry, l.expiry)\n",
+		old: "expiry = d.expiry\n    FROM decided", new: "expiry = coalesce(d.expiry, l.expiry)\n    FROM decided",
 		in: inPostgres, tests: suite},
 	{breaks: "expiry", what: "PostgreSQL: a key is not found by its lease", file: postgresFile,
 		old: " WHEN i.ttl < 0 THEN i.ttl END AS expiry", new: " END AS expiry",

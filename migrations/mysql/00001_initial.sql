@@ -40,8 +40,18 @@ CREATE TABLE IF NOT EXISTS rowkeeper_live (
     version         BIGINT          NOT NULL,
     lease           BIGINT          NOT NULL,
     expiry          BIGINT          COMMENT 'microseconds since 1970, UTC',
+    entries         BLOB,
     PRIMARY KEY (store, `key`),
     INDEX rowkeeper_live_expiry (store, expiry)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The indexes that the store declares. An entry has the ID of the index in its first four bytes.
+-- The row of rowkeeper_live has all entries of its key, each after its length in two bytes.
+CREATE TABLE IF NOT EXISTS rowkeeper_index (
+    store INT             NOT NULL,
+    entry VARBINARY(255)  NOT NULL,
+    `key` VARBINARY(1024) NOT NULL,
+    PRIMARY KEY (store, entry, `key`)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The leases. An expiry of 0 says that the lease has ended and that its keys are being deleted.
@@ -67,6 +77,8 @@ CREATE TABLE IF NOT EXISTS rowkeeper_store (
     oldest_writer BIGINT       NOT NULL,
     max_objects   BIGINT       NOT NULL DEFAULT 0 COMMENT '0 is no bound, here and in max_bytes',
     max_bytes     BIGINT       NOT NULL DEFAULT 0,
+    generation    BIGINT       NOT NULL DEFAULT 0 COMMENT 'of the indexes',
+    indexes       TEXT,
     turn          BIGINT       NOT NULL DEFAULT 0 COMMENT 'changed by every commit on Galera, never elsewhere'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

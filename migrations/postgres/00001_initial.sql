@@ -50,6 +50,7 @@ CREATE TABLE rowkeeper_live (
     expiry          bigint,
     store           integer NOT NULL,
     key             bytea  NOT NULL,
+    entries         bytea[],
     PRIMARY KEY (store, key)
 ) WITH (
     fillfactor = 70,
@@ -63,6 +64,18 @@ ALTER TABLE rowkeeper_live ALTER COLUMN key SET STORAGE MAIN;
 -- lease has the negative of the lease's ID as its expiry, so that the index finds the keys of a
 -- lease, and the renewal of a lease changes no key.
 CREATE INDEX rowkeeper_live_expiry ON rowkeeper_live (store, expiry) WHERE expiry IS NOT NULL;
+
+-- The indexes that the store declares. An entry has the ID of the index in its first four bytes.
+-- The row of rowkeeper_live has all entries of its key.
+CREATE TABLE rowkeeper_index (
+    store integer NOT NULL,
+    entry bytea   NOT NULL,
+    key   bytea   NOT NULL,
+    PRIMARY KEY (store, entry, key)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.05,
+    vacuum_truncate = false
+);
 
 -- The leases. An expiry of 0 says that the lease has ended and that its keys are being deleted.
 CREATE TABLE rowkeeper_lease (
@@ -86,10 +99,12 @@ CREATE TABLE rowkeeper_store (
     oldest_writer bigint   NOT NULL,
     max_objects   bigint   NOT NULL DEFAULT 0,
     max_bytes     bigint   NOT NULL DEFAULT 0,
+    generation    bigint   NOT NULL DEFAULT 0,
     name          text     NOT NULL UNIQUE,
     identity      text     NOT NULL,
     fingerprint   text,
-    boot          text
+    boot          text,
+    indexes       text
 ) WITH (fillfactor = 10);
 
 CREATE TABLE rowkeeper_aborted (

@@ -29,13 +29,22 @@ CREATE TABLE rowkeeper_live (
     create_revision INTEGER NOT NULL,
     version         INTEGER NOT NULL,
     lease           INTEGER NOT NULL,
-    expiry          INTEGER
+    expiry          INTEGER,
+    entries         BLOB
 ) STRICT, WITHOUT ROWID;
 
 -- Only keys that expire are in it: for the others it costs nothing. A key that is attached to a
 -- lease has the negative of the lease's ID as its expiry, so that the index finds the keys of a
 -- lease, and the renewal of a lease changes no key.
 CREATE INDEX rowkeeper_live_expiry ON rowkeeper_live (expiry) WHERE expiry IS NOT NULL;
+
+-- The indexes that the store declares. An entry has the ID of the index in its first four bytes.
+-- The row of rowkeeper_live has all entries of its key, each after its length in two bytes.
+CREATE TABLE rowkeeper_index (
+    entry BLOB NOT NULL,
+    key   BLOB NOT NULL,
+    PRIMARY KEY (entry, key)
+) STRICT, WITHOUT ROWID;
 
 -- The leases. An expiry of 0 says that the lease has ended and that its keys are being deleted.
 CREATE TABLE rowkeeper_lease (
@@ -57,7 +66,9 @@ CREATE TABLE rowkeeper_store (
     swept         INTEGER NOT NULL,
     oldest_writer INTEGER NOT NULL,
     max_objects   INTEGER NOT NULL DEFAULT 0,
-    max_bytes     INTEGER NOT NULL DEFAULT 0
+    max_bytes     INTEGER NOT NULL DEFAULT 0,
+    generation    INTEGER NOT NULL DEFAULT 0,
+    indexes       TEXT
 ) STRICT;
 
 CREATE TABLE rowkeeper_aborted (

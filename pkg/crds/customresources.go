@@ -192,7 +192,7 @@ func (e *extension) extend(
 	definitions, err := (&apiextensionsserver.Config{
 		GenericConfig: outer,
 		ExtraConfig: apiextensionsserver.ExtraConfig{
-			CRDRESTOptionsGetter: objectGetter{guardedGetter{objects, e.guard, guard}},
+			CRDRESTOptionsGetter: objectGetter{guardedGetter{objects, e.guard, guard}, guard},
 			// With more than one, a definition would be established after 5 s only. Servers learn
 			// of it within milliseconds.
 			MasterCount:         1,

@@ -44,6 +44,14 @@ type definitionGuard struct {
 	read     func(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error)
 }
 
+// converts tells whether a webhook converts the objects of a definition, or it is not known. A
+// store of objects is made anew when its definition has changed.
+func (g *definitionGuard) converts(resource schema.GroupResource) bool {
+	d, err := g.known(resource.String())
+	return err != nil || d.Spec.Conversion != nil &&
+		d.Spec.Conversion.Strategy != apiextensionsv1.NoneConverter
+}
+
 // How long a creation waits until a definition is Established, which takes milliseconds, and how
 // often it looks.
 const (

@@ -124,7 +124,10 @@ func (e objectEncodings) ResourcePrefix(resource schema.GroupResource) string {
 // objectGetter says how the objects of definitions are stored. When the version changes in which
 // they are stored, there are for a moment the store that serves what was asked for before, and the
 // new one, which encodes otherwise. Either reads what the other writes.
-type objectGetter struct{ generic.RESTOptionsGetter }
+type objectGetter struct {
+	generic.RESTOptionsGetter
+	definitions *definitionGuard
+}
 
 func (g objectGetter) GetRESTOptions(resource schema.GroupResource,
 	example runtime.Object) (generic.RESTOptions, error) {
@@ -138,7 +141,7 @@ func (g objectGetter) GetRESTOptions(resource schema.GroupResource,
 		attributes apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
 	) (apistorage.Interface, factory.DestroyFunc, error) {
 		versioned := *config
-		versioned.Codec = anyVersion{config.Codec}
+		versioned.Codec = anyVersion{config.Codec, g.definitions.converts(resource)}
 		return decorate(&versioned, prefix, key, newFunc, newListFunc, attributes,
 			triggers, indexers)
 	}
@@ -146,6 +149,23 @@ func (g objectGetter) GetRESTOptions(resource schema.GroupResource,
 }
 
 // anyVersion is a codec by which stores are not told apart that encode in different versions.
-type anyVersion struct{ runtime.Codec }
+type anyVersion struct {
+	runtime.Codec
+	// converts tells that a webhook converts the objects, or that this is not known.
+	converts bool
+}
+
+// Unindexed tells package storage why the objects cannot have an index.
+func (c anyVersion) Unindexed() string {
+	if c.converts {
+		return "a webhook converts its objects, and may give them other labels in each version"
+	}
+	return ""
+}
+
+// UnindexedFields tells package storage why the objects cannot have an index of a field.
+func (anyVersion) UnindexedFields() string {
+	return "the schema of a definition says what its fields are when they are read, and may change"
+}
 
 func (anyVersion) Identifier() runtime.Identifier { return "custom resources" }

@@ -15,6 +15,7 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 	b.askGuard(&t.ask, b.server.hold, g.Seen.Revision, g.Token)
 	t.ask.askTokens(g.Earlier)
 	t.ask.askLive(g.Mutations)
+	indexed := t.ask.askEntries(g.Mutations)
 	asked := t.ask.askLost(g.Mutations)
 	leases := t.ask.askHeld(g.Mutations)
 	comparisons := t.ask.askCompared(g.Mutations)
@@ -36,6 +37,10 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 			return nil, err
 		}
 		current, err := a.live(len(g.Mutations))
+		if err != nil {
+			return nil, err
+		}
+		before, err := a.entries(indexed)
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +83,7 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 		res.State.Head.Revision += g.Rises(n)
 		res.State.Head.Token = g.Token
 		removed = removedBy(g, res.Outcomes)
-		b.writeGroup(&second, g, res, removed)
+		b.writeGroup(&second, g, res, removed, before)
 		return &second, nil
 	}
 	t.answered = func(a *answers) error {
@@ -135,6 +140,75 @@ func (a *answers) live(n int) (map[contract.Key]contract.Current, error) {
 		return nil
 	})
 	return found, err
+}
+
+// askEntries asks which entries the keys of indexed directories have, and tells whether there are
+// such keys.
+func (t *text) askEntries(mutations []*contract.Mutation) bool {
+	var keys []contract.Key
+	for _, m := range mutations {
+		if m.Indexed {
+			keys = append(keys, m.Key)
+		}
+	}
+	if len(keys) > 0 {
+		t.statement(selectEntries, keyList(keys))
+	}
+	return len(keys) > 0
+}
+
+// entries reads the answer to askEntries.
+func (a *answers) entries(asked bool) (found map[contract.Key][]contract.Entry, err error) {
+	if !asked {
+		return nil, nil
+	}
+	found = map[contract.Key][]contract.Entry{}
+	err = a.each(2, func(r row) (err error) {
+		found[r.key(0)], err = contract.UnpackEntries(r.value(1))
+		return err
+	})
+	return found, err
+}
+
+// entryRow is a row of the index.
+type entryRow struct {
+	entry contract.Entry
+	key   contract.Key
+}
+
+// writeEntries changes the index. A mutation without entries is one that has none afterwards.
+func (t *text) writeEntries(gone, added []entryRow) {
+	if len(gone) > 0 {
+		t.statement(deleteEntries, entryRows(gone))
+	}
+	if len(added) == 0 {
+		return
+	}
+	n := 0
+	t.statement(insertEntries)
+	for _, r := range added {
+		t.comma(&n)
+		t.WriteByte('(')
+		t.WriteString(t.store)
+		t.WriteByte(',')
+		t.binary([]byte(r.entry))
+		t.WriteByte(',')
+		t.key(r.key)
+		t.WriteByte(')')
+	}
+}
+
+// entryChanges are the rows that other entries of a key remove and add, after those before.
+func entryChanges(gone, added []entryRow, k contract.Key,
+	before, after []contract.Entry) (_, _ []entryRow) {
+	less, more := contract.EntryChanges(before, after)
+	for _, e := range less {
+		gone = append(gone, entryRow{e, k})
+	}
+	for _, e := range more {
+		added = append(added, entryRow{e, k})
+	}
+	return gone, added
 }
 
 // askLost asks which of the keys that are deleted have lost the value that the deletion has to
@@ -318,9 +392,10 @@ func (a *answers) removedValues(removed map[contract.RowID]*contract.Outcome,
 // exist afterwards, then it deletes those of the others. Among the accepted a key occurs once, so
 // the order of the three does not matter.
 func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResult,
-	removed map[contract.RowID]*contract.Outcome) {
-	size := statementBytes
+	removed map[contract.RowID]*contract.Outcome, before map[contract.Key][]contract.Entry) {
+	size, indexed := statementBytes, false
 	for _, m := range g.Mutations {
+		indexed = indexed || m.Indexed
 		size += rowBytes + 2*len(m.Key) + len(m.Value) + len(m.Value)/16
 	}
 	t.Grow(size)
@@ -339,11 +414,17 @@ func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResu
 		if m.Delete {
 			continue
 		}
-		if n == 0 {
+		if n == 0 && indexed {
+			t.statement(replaceIndexedLive)
+		} else if n == 0 {
 			t.statement(replaceLive)
 		}
 		t.comma(&n)
 		t.liveRow(m.Key, o, m.Expiry(res.Time))
+		if indexed {
+			t.packed(m.Entries)
+		}
+		t.WriteByte(')')
 	}
 	var gone []contract.Key
 	for m := range accepted(g, res.Outcomes) {
@@ -353,6 +434,13 @@ func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResu
 	}
 	if len(gone) > 0 {
 		t.statement(deleteLive, keyRows(gone))
+	}
+	if indexed {
+		var less, more []entryRow
+		for m := range accepted(g, res.Outcomes) {
+			less, more = entryChanges(less, more, m.Key, before[m.Key], m.Entries)
+		}
+		t.writeEntries(less, more)
 	}
 	b.commit(t)
 }
@@ -386,7 +474,18 @@ func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.
 	t.WriteByte(')')
 }
 
-// liveRow writes the values of replaceLive and insertLive. The expiry 0 means never.
+// packed writes the column entries, after the others of liveRow.
+func (t *text) packed(entries []contract.Entry) {
+	if len(entries) == 0 {
+		t.WriteString(",NULL")
+		return
+	}
+	t.WriteByte(',')
+	t.hex(contract.PackEntries(entries))
+}
+
+// liveRow writes the values of replaceLive and insertLive but for the parenthesis at their end. The
+// expiry 0 means never.
 func (t *text) liveRow(key contract.Key, o *contract.Outcome, expiry int64) {
 	t.WriteByte('(')
 	t.WriteString(t.store)
@@ -406,5 +505,4 @@ func (t *text) liveRow(key contract.Key, o *contract.Outcome, expiry int64) {
 	} else {
 		t.WriteString("NULL")
 	}
-	t.WriteByte(')')
 }

@@ -107,7 +107,7 @@ func LargestGroup(l contract.Limits, g *contract.Group) (first, second int) {
 		res.Outcomes[i] = contract.Outcome{Accepted: true, Revision: 1 << 62, Prev: 1 << 62,
 			Create: 1 << 62, Version: 1 << 62, Lease: 1 << 62}
 	}
-	b.writeGroup(&two, g, res, removedBy(g, res.Outcomes))
+	b.writeGroup(&two, g, res, removedBy(g, res.Outcomes), nil)
 	return one.Len(), two.Len()
 }
 
@@ -150,6 +150,13 @@ func Statements(store int, keys int64) []Statement {
 	}
 	for i := range names {
 		names[i] = contract.Key(fmt.Sprintf("/registry/%08d", int64(i)*(keys/many)))
+	}
+	var rows []entryRow
+	for _, k := range names {
+		rows = append(rows, entryRow{"\x00\x00\x00\x01\x02", k})
+	}
+	ofEntries := func(args ...any) []any {
+		return argumentsOf([]contract.Entry{"\x00\x00\x00\x01\x02", "\x00\x00\x00\x01\x02a"}, args)
 	}
 	list := revisionList(revisions)
 	all := int64(math.MaxInt64)
@@ -230,6 +237,17 @@ func Statements(store int, keys int64) []Statement {
 		{"erase aborted", eraseAborted, nil, 1},
 		{"erase directories", eraseDirectories, nil, 1},
 		{"directories", selectDirectories, nil, 1},
+		{"indexes", selectIndexes, nil, 1},
+		{"the indexes", selectTheIndexes, nil, 1},
+		{"update indexes", fmt.Sprintf(updateIndexes, 1, "'x'"), nil, 1},
+		{"entries", fmt.Sprintf(selectEntries, keyList(names)), nil, many},
+		{"entries of rows", fmt.Sprintf(selectEntriesOf, keyList(names)), nil, many},
+		{"update entries", fmt.Sprintf(updateEntries, "'x'", keyList(names[:1])), nil, 1},
+		{"delete entries", fmt.Sprintf(deleteEntries, entryRows(rows)), nil, 2 * many},
+		{"drop entries", fmt.Sprintf(dropEntries, "x'00000001'", "x'00000002'", many), nil, many},
+		{"erase entries", fmt.Sprintf(eraseEntries, many), nil, many},
+		{"page by an index", selectPageOf(2), ofEntries(from, to, -all, all, 500), 4000},
+		{"count by an index", countOf(2), ofEntries(from, to, 1000), 4000},
 		{"renew", renewStore, nil, 1},
 		{"growth", selectGrowth, []any{head - 1000, -512 * (head - 999)}, 2000},
 		{"quota", selectQuota, nil, 1},

@@ -15,7 +15,7 @@ import (
 // one waits for the commit lock. The backup must not wait for a lock wait timeout, and the writers
 // go on when it is done. The timeouts are far longer than the test waits.
 func TestReadLock(t *testing.T) {
-	const tables = "rowkeeper_aborted %, rowkeeper_lease %, rowkeeper_live %, rowkeeper_log %, " +
+	const tables = "rowkeeper_aborted %, rowkeeper_index %, rowkeeper_lease %, rowkeeper_live %, rowkeeper_log %, " +
 		"rowkeeper_resource %, rowkeeper_schema %, " +
 		"rowkeeper_store %"
 	backups := []struct {

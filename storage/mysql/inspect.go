@@ -130,6 +130,7 @@ func (i *inspector) rights(ctx context.Context) (lacks []inspect.Row, err error)
 		{"rowkeeper_aborted", "SELECT INSERT DELETE"},
 		{"rowkeeper_lease", "SELECT INSERT DELETE"},
 		{"rowkeeper_resource", "SELECT INSERT DELETE"},
+		{"rowkeeper_index", "SELECT INSERT DELETE"},
 		{"rowkeeper_schema", "SELECT"},
 	} {
 		for right := range strings.FieldsSeq(table.rights) {
@@ -190,6 +191,7 @@ func indexesOf(mariadb bool) []inspect.Index {
 		primaryKey("rowkeeper_store", "id"),
 		primaryKey("rowkeeper_aborted", "store,token"),
 		primaryKey("rowkeeper_resource", "store,directory"),
+		primaryKey("rowkeeper_index", "store,entry,key"),
 	}
 }
 
@@ -203,7 +205,7 @@ type question struct {
 func asked(sql string) []question { return []question{{sql: sql}} }
 
 // ourTables are the names of the tables.
-const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource')`
+const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index')`
 
 // questions are the statements. $store stands for the id of the store, in digits. Where only
 // columns of the primary key are read, MySQL reads all of it if it believes the table to be small,

@@ -203,15 +203,76 @@ func (w *working) Erase(limit int, at contract.State) (n int, err error) {
 	x.statement(selectDeleted)
 	x.statement(eraseLog, int64(at.Head.Revision), limit)
 	x.statement(selectDeleted)
+	x.statement(eraseEntries, limit)
+	x.statement(selectDeleted)
 	x.statement(eraseAborted)
 	x.statement(eraseDirectories)
 	err = w.send(x, func(a *answers) (err error) {
-		for range 2 {
+		for range 3 {
 			if err == nil {
 				err = a.each(1, func(r row) error { n += int(r.int(0)); return nil })
 			}
 		}
 		return err
+	})
+	return n, err
+}
+
+func (w *working) Reindex(keys []contract.Reindexed) error {
+	names := make([]contract.Key, len(keys))
+	for i, k := range keys {
+		names[i] = k.Key
+	}
+	type found struct {
+		entries []contract.Entry
+		id      contract.RowID
+	}
+	x, before := w.begin(), map[contract.Key]found{}
+	x.statement(selectEntriesOf, keyList(names))
+	if err := w.send(x, func(a *answers) error {
+		return a.each(3, func(r row) error {
+			entries, err := contract.UnpackEntries(r.value(1))
+			before[r.key(0)] = found{entries, r.revision(2)}
+			return err
+		})
+	}); err != nil {
+		return err
+	}
+	var gone, added []entryRow
+	second := w.b.text()
+	for _, k := range keys {
+		if before[k.Key].id != k.ID {
+			continue
+		}
+		n := len(gone) + len(added)
+		if gone, added = entryChanges(gone, added, k.Key, before[k.Key].entries, k.Entries); n == len(gone)+len(added) {
+			continue
+		}
+		packed := "NULL"
+		if len(k.Entries) > 0 {
+			var t text
+			t.hex(contract.PackEntries(k.Entries))
+			packed = t.String()
+		}
+		second.statement(updateEntries, packed, keyList([]contract.Key{k.Key}))
+	}
+	if len(gone)+len(added) == 0 {
+		return nil
+	}
+	second.writeEntries(gone, added)
+	return w.send(&second, nil)
+}
+
+func (w *working) SetIndexes(generation int64, text string) error {
+	return w.Change(updateIndexes, generation, text)
+}
+
+func (w *working) DropEntries(low, high contract.Entry, limit int) (n int, err error) {
+	x := w.begin()
+	x.statement(dropEntries, literal(string(low)), literal(string(high)), limit)
+	x.statement(selectDeleted)
+	err = w.send(x, func(a *answers) error {
+		return a.each(1, func(r row) error { n = int(r.int(0)); return nil })
 	})
 	return n, err
 }
@@ -239,6 +300,7 @@ func (w *working) Insert(token contract.Token, at contract.State, records []cont
 		r := &records[i]
 		x.comma(&n)
 		x.liveRow(r.Key, outcome(r), r.LiveExpiry())
+		x.WriteByte(')')
 	}
 	err := w.send(x, nil)
 	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) && e.Number == duplicateKey {

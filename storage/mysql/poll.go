@@ -27,7 +27,7 @@ func (d *database) Poll(ctx context.Context, stores []contract.Backend,
 			}
 			defer rows.Close()
 			c := &cursor{}
-			return eachRow(rows, stateColumns+6, func(r row) error {
+			return eachRow(rows, stateColumns+7, func(r row) error {
 				if err := f.check(r); err != nil {
 					return err
 				}

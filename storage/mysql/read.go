@@ -72,6 +72,11 @@ var errEnough = errors.New("enough was read")
 // arguments converts the arguments of a read to those of a statement. If there is a list, it
 // becomes a part of the text, at %s, and so do the others.
 func arguments(text string, args []any) (string, []any) {
+	if n := len(args); n > 0 {
+		if entries, ok := args[n-1].([]contract.Entry); ok {
+			args = argumentsOf(entries, args[:n-1])
+		}
+	}
 	lists := false
 	for i, a := range args {
 		list := true
@@ -93,6 +98,18 @@ func arguments(text string, args []any) (string, []any) {
 		return fmt.Sprintf(text, args...), nil
 	}
 	return text, args
+}
+
+// argumentsOf repeats the arguments of a read by entries for each of them. The last one is the
+// limit. A page has one for all of them, too.
+func argumentsOf(entries []contract.Entry, args []any) (all []any) {
+	for _, e := range entries {
+		all = append(append(all, []byte(e)), args...)
+	}
+	if len(args) > 3 {
+		all = append(all, args[len(args)-1])
+	}
+	return all
 }
 
 // cursor implements [sqlkit.Cursor].

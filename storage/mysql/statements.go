@@ -55,6 +55,9 @@ func readsOf(store string) sqlkit.Statements {
 		Usage:   ofStore(selectUsage, store),
 		Growth:  ofStore(selectGrowth, store),
 		Quota:   ofStore(selectQuota, store),
+		Indexes: ofStore(selectIndexes, store),
+		PageOf:  func(n int) string { return ofStore(selectPageOf(n), store) },
+		CountOf: func(n int) string { return ofStore(countOf(n), store) },
 
 		Everywhere: ofStore(selectEverywhere, store),
 	}
@@ -73,7 +76,8 @@ var inTransaction = sqlkit.TxStatements{
 	RecordFingerprint: updateFingerprint,
 	Mark: []sqlkit.Change{{SQL: insertMarker, Args: 3},
 		{SQL: updateEpoch, First: 3, Args: 4}},
-	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog},
+	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog, deleteAllEntries},
+	Indexes:  selectTheIndexes,
 	Renew:    renewStore,
 	SetQuota: updateQuota,
 
@@ -132,7 +136,7 @@ const selectPoll = `
         (SELECT h.revision FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
         (SELECT h.token FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
         s.compacted, s.swept, ` + readOnly + `, ` + now + `, ` + serverID + `,
-        s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes, 9223372036854775807
+        s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes, 9223372036854775807, s.generation
  FROM rowkeeper_store s FORCE INDEX (PRIMARY)
  WHERE s.id IN (%s))`
 
@@ -144,7 +148,8 @@ const selectPollDue = `
 (SELECT ` + state + `,
         s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes,
         LEAST(COALESCE((SELECT MIN(l.expiry) FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry) WHERE l.store = $store AND l.expiry > 0), 9223372036854775807),
-              COALESCE((SELECT MIN(e.expiry) FROM rowkeeper_lease e FORCE INDEX (rowkeeper_lease_expiry) WHERE e.store = $store AND e.expiry >= 0), 9223372036854775807))
+              COALESCE((SELECT MIN(e.expiry) FROM rowkeeper_lease e FORCE INDEX (rowkeeper_lease_expiry) WHERE e.store = $store AND e.expiry >= 0), 9223372036854775807)),
+        s.generation
  FROM ` + storeAndHead + `
  WHERE s.id = $store)`
 
@@ -307,7 +312,7 @@ JOIN (SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0)
              CAST(COALESCE(SUM(t.data_length + t.index_length), 0) AS SIGNED) AS live
       FROM information_schema.tables t
       WHERE t.table_schema = DATABASE()
-        AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource')) z
+        AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index')) z
 WHERE s.id = $store`
 
 // selectUsage reads all live rows of the store, and measures the value of each by the primary key
@@ -341,7 +346,7 @@ WHERE s.id = $store`
 // selectQuota reads what the store may hold.
 const selectQuota = `
 SELECT ` + state + `,
-       s.max_objects, s.max_bytes
+       s.max_objects, s.max_bytes, s.generation
 FROM ` + storeAndHead + `
 WHERE s.id = $store`
 
@@ -419,7 +424,8 @@ FOR UPDATE`
 const selectGuard = `
 SELECT ` + state + `,
        (SELECT g.token FROM rowkeeper_log g WHERE g.store = $store AND g.revision = %d),
-       EXISTS (SELECT 1 FROM rowkeeper_aborted a WHERE a.store = $store AND a.token = x'%x'), s.oldest_writer
+       EXISTS (SELECT 1 FROM rowkeeper_aborted a WHERE a.store = $store AND a.token = x'%x'), s.oldest_writer,
+       s.generation
 FROM ` + storeAndHead + `
 WHERE s.id = $store`
 
@@ -522,6 +528,119 @@ const replaceLive = `
 REPLACE INTO rowkeeper_live
        (store, rowkeeper_live.key, revision, create_revision, version, lease, expiry)
 VALUES `
+
+// replaceIndexedLive is replaceLive for a group that has keys of indexed directories.
+const replaceIndexedLive = `
+REPLACE INTO rowkeeper_live
+       (store, rowkeeper_live.key, revision, create_revision, version, lease, expiry, entries)
+VALUES `
+
+// selectEntries reads which entries keys have, by primary key. selectEntriesOf reads those of live
+// rows that may be others by now.
+const selectEntries = `
+SELECT l.key, l.entries
+FROM rowkeeper_live l FORCE INDEX (PRIMARY)
+WHERE l.store = $store AND l.key IN (%s)`
+
+const selectEntriesOf = `
+SELECT l.key, l.entries, l.revision
+FROM rowkeeper_live l FORCE INDEX (PRIMARY)
+WHERE l.store = $store AND l.key IN (%s)`
+
+// updateEntries finds a live row by primary key.
+const updateEntries = `
+UPDATE rowkeeper_live l
+SET l.entries = %s
+WHERE l.store = $store AND l.key = %s`
+
+// insertEntries is followed by rows. Those that are there stay as they are.
+const insertEntries = `
+INSERT IGNORE INTO rowkeeper_index (store, entry, rowkeeper_index.key)
+VALUES `
+
+// deleteEntries deletes rows of the index by primary key. The rows of entries and keys stand for
+// %s.
+const deleteEntries = `
+DELETE i
+FROM (%s) d
+STRAIGHT_JOIN rowkeeper_index i FORCE INDEX (PRIMARY) ON i.store = $store AND i.entry = d.entry AND i.key = d.value`
+
+// dropEntries removes the first rows of a range of the index's primary key, and eraseEntries those
+// of the store.
+const dropEntries = `
+DELETE FROM rowkeeper_index
+WHERE store = $store AND entry >= %s AND entry < %s
+ORDER BY store, entry, rowkeeper_index.key
+LIMIT %d`
+
+const eraseEntries = `
+DELETE FROM rowkeeper_index
+WHERE store = $store
+ORDER BY store, entry, rowkeeper_index.key
+LIMIT %d`
+
+const deleteAllEntries = `
+DELETE FROM rowkeeper_index
+WHERE store = $store`
+
+// selectIndexes reads the declarations of the store's indexes, and selectTheIndexes without the
+// state.
+const selectIndexes = `
+SELECT ` + state + `,
+       s.generation, s.indexes
+FROM ` + storeAndHead + `
+WHERE s.id = $store`
+
+const selectTheIndexes = `
+SELECT s.generation, s.indexes
+FROM rowkeeper_store s
+WHERE s.id = $store`
+
+const updateIndexes = `
+UPDATE rowkeeper_store s
+SET s.generation = %d, s.indexes = %s
+WHERE s.id = $store`
+
+// selectPageOf walks the rows of the index of each entry, in the order of its primary key, which is
+// that of the keys, and reads the live row of each by primary key, up to the limit. Of these it
+// takes the first ones, and reads their values by the primary key of the log.
+//
+// For each entry: the entry, start, end, the lowest and the greatest ID, the limit. Then the limit.
+func selectPageOf(n int) string {
+	part := `
+       (SELECT l.key, l.revision, l.create_revision, l.version, l.lease
+        FROM rowkeeper_index i FORCE INDEX (PRIMARY)
+        STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = i.key
+        WHERE i.store = $store AND i.entry = ? AND i.key >= ? AND i.key < ? AND l.revision BETWEEN ? AND ?
+        ORDER BY i.key
+        LIMIT ?)`
+	return `
+(SELECT ` + state + `, NULL, NULL, NULL, NULL, NULL, NULL
+ FROM ` + storeAndHead + `
+ WHERE s.id = $store)
+UNION ALL
+(SELECT ` + noState + `, '', s.generation, 0, 0, 0, NULL
+ FROM rowkeeper_store s
+ WHERE s.id = $store)
+UNION ALL
+(SELECT ` + noState + `, k.key, k.revision, k.create_revision, k.version, k.lease, g.value
+ FROM (` + strings.Repeat(part+"\n        UNION ALL", n-1) + part + `
+        ORDER BY 1
+        LIMIT ?) k
+ LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = k.revision)`
+}
+
+// countOf counts the rows of the index of each entry, in a range of its primary key: for each, the
+// entry, start, end, the limit.
+func countOf(n int) string {
+	part := `
+       (SELECT COUNT(*)
+        FROM (SELECT 1 FROM rowkeeper_index i FORCE INDEX (PRIMARY) WHERE i.store = $store AND i.entry = ? AND i.key >= ? AND i.key < ? LIMIT ?) c)`
+	return `
+SELECT ` + state + `,` + strings.Repeat(part+" +", n-1) + part + `
+FROM ` + storeAndHead + `
+WHERE s.id = $store`
+}
 
 // deleteLive deletes keys by primary key. The rows of keys stand for %s.
 const deleteLive = `
@@ -648,7 +767,8 @@ VALUES ($store, %s, %s, %s, %s, %s, %s)`
 // renewStore makes the store's row that of another store.
 const renewStore = `
 UPDATE rowkeeper_store s
-SET s.identity = REPLACE(UUID(), '-', ''), s.fingerprint = NULL, s.boot = NULL, s.max_objects = 0, s.max_bytes = 0
+SET s.identity = REPLACE(UUID(), '-', ''), s.fingerprint = NULL, s.boot = NULL, s.max_objects = 0, s.max_bytes = 0,
+    s.generation = 0, s.indexes = NULL
 WHERE s.id = $store`
 
 const updateQuota = `

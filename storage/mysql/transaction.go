@@ -246,10 +246,11 @@ func (b *backend) readGuard(a *answers) (g contract.Guard, err error) {
 	if err != nil {
 		return g, err
 	}
-	err = a.each(stateColumns+3, func(r row) error {
+	err = a.each(stateColumns+4, func(r row) error {
 		g.State, found = r.state()
 		g.At, g.Aborted, oldest = r.token(stateColumns), r.int(stateColumns+1) != 0,
 			r.int(stateColumns+2)
+		g.Generation = r.int(stateColumns + 3)
 		return f.check(r)
 	})
 	switch {

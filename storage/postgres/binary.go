@@ -121,6 +121,8 @@ const (
 	oidBoolArray  = pgtype.BoolArrayOID
 	oidBytesArray = pgtype.ByteaArrayOID
 	oidIntArray   = pgtype.Int8ArrayOID
+	oidText       = pgtype.TextOID
+	oidTextArray  = pgtype.TextArrayOID
 )
 
 var binaryFormat = []int16{pgtype.BinaryFormatCode}
@@ -154,6 +156,14 @@ func encodeAll(args []any) ([][]byte, error) {
 					return append(b, 1)
 				}
 				return append(b, 0)
+			})
+		case []string:
+			size := 0
+			for _, e := range v {
+				size += len(e)
+			}
+			params[i] = encodeArray(oidText, len(v), size, func(b []byte, i int) []byte {
+				return append(b, v[i]...)
 			})
 		case [][]byte:
 			size := 0

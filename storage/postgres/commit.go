@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -13,20 +15,24 @@ import (
 // Commit implements [contract.Backend].
 func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 	in := newInput(g)
-	work := commitGroup
+	work, withIndex := commitGroup, indexedGroup
 	if in.leased {
-		work = leasedGroup
+		work, withIndex = leasedGroup, leasedIndexedGroup
 	}
-	args := []any{g.Token[:], int64(g.Seen.Epoch), in.seen, in.seenTokens, in.keys, in.expected,
+	args := []any{g.Token[:], []int64{int64(g.Seen.Epoch), g.Generation}, in.seen, in.seenTokens, in.keys, in.expected,
 		in.deleted, in.values, in.ttls, in.wantsPrevious, in.leases}
 	if in.condition == nil && g.Whole {
 		in.condition = &contract.Condition{Hold: true}
 	}
 	if in.condition != nil {
-		work, args = comparedGroup, append(args, conditionArgs(in.condition)...)
+		work, withIndex = comparedGroup, comparedIndexedGroup
+		args = append(args, conditionArgs(in.condition)...)
 	}
 	if g.Whole {
-		work = wholeGroup
+		work, withIndex = wholeGroup, wholeIndexedGroup
+	}
+	if in.indexed {
+		work, args = withIndex, append(args, in.entries)
 	}
 	o, err := b.transact(ctx, commitLock, work, args...)
 	if err != nil {
@@ -80,6 +86,9 @@ type input struct {
 	ttls          []int64
 	wantsPrevious []bool
 	leases        []int64
+	// entries are the texts of arrays. indexed tells whether any key may have entries.
+	entries []string
+	indexed bool
 	// leased tells whether any key is attached to a lease.
 	leased bool
 	// condition is that of the only mutation, or of a transaction, if there is one.
@@ -121,11 +130,30 @@ func newInput(g *contract.Group) *input {
 		in.wantsPrevious = append(in.wantsPrevious, m.WantsPrevious())
 		in.leases = append(in.leases, int64(m.Lease))
 		in.leased = in.leased || m.Lease != 0
+		in.indexed = in.indexed || m.Indexed
+		in.entries = append(in.entries, arrayOf(m.Entries))
 		if m.If != nil {
 			in.condition = m.If
 		}
 	}
 	return in
+}
+
+// arrayOf is the text of an array of entries.
+func arrayOf(entries []contract.Entry) string {
+	if len(entries) == 0 {
+		return "{}"
+	}
+	var b strings.Builder
+	for i, e := range entries {
+		if i == 0 {
+			b.WriteByte('{')
+		} else {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `"\\x%x"`, string(e))
+	}
+	return b.String() + "}"
 }
 
 func (in *input) see(p *contract.Position) {
@@ -144,6 +172,9 @@ func (in *input) result(g *contract.Group, o outcome) (*contract.GroupResult, er
 	st := contract.State{Head: before, Compacted: r.revision(1), Swept: r.revision(2), Writable: true,
 		Now: now}
 	if err := contract.Refusal(g, st, r.bool(6), r.bool(7), r.bool(8)); err != nil {
+		return nil, err
+	}
+	if err := g.CheckGeneration(o.lock[0].int(3)); err != nil {
 		return nil, err
 	}
 	var columns [5]row

@@ -38,6 +38,10 @@ func Statements() []Statement {
 		{"growth", sqlGrowth, false}, {"quota", sqlQuota, false}, {"set_quota", sqlSetQuota, true},
 		{"everywhere", sqlEverywhere, false}, {"directories", sqlDirectories, true},
 		{"put_directory", sqlPutDirectory, true},
+		{"indexes", sqlIndexes, false}, {"the_indexes", sqlTheIndexes, true},
+		{"set_indexes", sqlSetIndexes, true}, {"page_of", sqlPageOf, false},
+		{"count_of", sqlCountOf, false}, {"reindex", sqlReindex, true},
+		{"drop_entries", sqlDropEntries, true},
 	}
 	for _, s := range writingStatements {
 		if s.name != begin.name && s.name != commit.name {

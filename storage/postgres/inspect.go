@@ -135,6 +135,7 @@ var indexes = []inspect.Index{
 	primaryKey("rowkeeper_store", "id"),
 	primaryKey("rowkeeper_aborted", "store,token"),
 	primaryKey("rowkeeper_resource", "store,directory"),
+	primaryKey("rowkeeper_index", "store,entry,key"),
 }
 
 func primaryKey(table, columns string) inspect.Index {
@@ -153,7 +154,7 @@ func inspectorSettings(timeout time.Duration) string {
 }
 
 // ourTables are the tables of the session's schema.
-const ourTables = `ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource']`
+const ourTables = `ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index']`
 
 // questions are the statements. $store stands for the id of the store, in digits.
 var questions = map[inspect.Question]string{

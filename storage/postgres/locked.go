@@ -179,6 +179,24 @@ func (w *working) Erase(limit int, _ contract.State) (n int, err error) {
 	return n, readError(err)
 }
 
+func (w *working) Reindex(keys []contract.Reindexed) error {
+	names, ids, entries := make([][]byte, len(keys)), make([]int64, len(keys)), make([]string, len(keys))
+	for i, k := range keys {
+		names[i], ids[i], entries[i] = []byte(k.Key), int64(k.ID), arrayOf(k.Entries)
+	}
+	return w.Change(sqlReindex, names, ids, entries)
+}
+
+func (w *working) SetIndexes(generation int64, text string) error {
+	return w.Change(sqlSetIndexes, generation, text)
+}
+
+func (w *working) DropEntries(low, high contract.Entry, limit int) (n int, err error) {
+	w.dirty = true
+	err = w.conn.QueryRow(w.ctx, sqlDropEntries, []byte(low), []byte(high), int64(limit), w.store).Scan(&n)
+	return n, readError(err)
+}
+
 func (w *working) Insert(token contract.Token, at contract.State, records []contract.Record) error {
 	var (
 		revisions, creations, versions, leases, expiries []int64

@@ -55,6 +55,7 @@ const neededPrivileges = `
              ('rowkeeper_aborted', 'SELECT'), ('rowkeeper_aborted', 'INSERT'), ('rowkeeper_aborted', 'DELETE'),
              ('rowkeeper_lease', 'SELECT'), ('rowkeeper_lease', 'INSERT'), ('rowkeeper_lease', 'UPDATE'), ('rowkeeper_lease', 'DELETE'),
              ('rowkeeper_resource', 'SELECT'), ('rowkeeper_resource', 'INSERT'), ('rowkeeper_resource', 'UPDATE'), ('rowkeeper_resource', 'DELETE'),
+             ('rowkeeper_index', 'SELECT'), ('rowkeeper_index', 'INSERT'), ('rowkeeper_index', 'DELETE'),
              ('rowkeeper_schema', 'SELECT')) AS needed (name, privilege)`
 
 // sqlPrivileges lists the privileges that are missing, as a GRANT names them.

@@ -63,6 +63,12 @@ func argument(a any) any {
 			keys[i] = []byte(k)
 		}
 		return keys
+	case []contract.Entry:
+		entries := make([][]byte, len(a))
+		for i, e := range a {
+			entries[i] = []byte(e)
+		}
+		return entries
 	case []contract.Revision:
 		return numbers(a)
 	case []contract.Lease:

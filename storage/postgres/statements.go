@@ -91,6 +91,9 @@ var reads = sqlkit.Statements{
 	Usage:   sqlUsage,
 	Growth:  sqlGrowth,
 	Quota:   sqlQuota,
+	Indexes: sqlIndexes,
+	PageOf:  func(int) string { return sqlPageOf },
+	CountOf: func(int) string { return sqlCountOf },
 
 	Everywhere: sqlEverywhere,
 }
@@ -108,6 +111,7 @@ var inTransaction = sqlkit.TxStatements{
 	RecordFingerprint: sqlRecordFingerprint,
 	Mark:              []sqlkit.Change{{SQL: sqlMark, Args: 7}},
 	Clear:             []string{sqlClear},
+	Indexes:           sqlTheIndexes,
 	Renew:             sqlRenew,
 	SetQuota:          sqlSetQuota,
 	Directories:       sqlDirectories,
@@ -126,10 +130,10 @@ SELECT * FROM header`)
 const sqlPoll = `
 SELECT ARRAY[s.epoch, s.compacted, s.swept, h.revision, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
              (NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off')::int, ` + started + `], h.token,
-       asked.store::bigint, s.identity, s.boot, s.max_objects, s.max_bytes, coalesce(due.expiry, 9223372036854775807)
+       asked.store::bigint, s.identity, s.boot, s.max_objects, s.max_bytes, coalesce(due.expiry, 9223372036854775807), s.generation
 FROM unnest($1::integer[]) WITH ORDINALITY AS asked (store, place)
 CROSS JOIN LATERAL (
-    SELECT epoch, compacted, swept, identity, coalesce(boot, '') AS boot, max_objects, max_bytes FROM rowkeeper_store WHERE id = asked.store OFFSET 0
+    SELECT epoch, compacted, swept, identity, coalesce(boot, '') AS boot, max_objects, max_bytes, generation FROM rowkeeper_store WHERE id = asked.store OFFSET 0
 ) s
 CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log WHERE store = asked.store ORDER BY revision DESC LIMIT 1) h
 LEFT JOIN LATERAL (
@@ -382,7 +386,7 @@ FROM header CROSS JOIN (
 const sizesOfTables = `
         SELECT pg_total_relation_size(c.oid) AS total,
                coalesce(s.n_live_tup * (48 + w.width) + coalesce(t.n_live_tup, 0) * 2040, pg_total_relation_size(c.oid)) AS used
-        FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource']) AS name
+        FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index']) AS name
         JOIN pg_class c ON c.oid = to_regclass(name)
         LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
         LEFT JOIN pg_stat_all_tables t ON t.relid = c.reltoastrelid
@@ -424,9 +428,101 @@ FROM header CROSS JOIN (
     ) p ON true
 ) grown`)
 
+// sqlIndexes finds the store's row by its primary key.
+var sqlIndexes = ofStore(`WITH` + state + `
+SELECT header.*, s.generation, s.indexes
+FROM header CROSS JOIN rowkeeper_store s WHERE s.id = $store::integer`)
+
+// sqlTheIndexes is sqlIndexes without the state.
+var sqlTheIndexes = ofStore(`SELECT generation, indexes FROM rowkeeper_store WHERE id = $store::integer`)
+
+// sqlPageOf walks the rows of the index of each entry, in the order of its primary key, which is
+// that of the keys, and reads the live row of each by the primary key, up to the limit. Of these it
+// takes the first ones, and reads their values by the primary key of the log. The generation comes
+// from the store's row in the same snapshot.
+//
+// $1 start, $2 end, $3 $4 the lowest and the greatest ID of the snapshot, $5 limit, $6 entries.
+var sqlPageOf = ofStore(`WITH` + state + `
+SELECT header.*, NULL, NULL, NULL, NULL, NULL, NULL FROM header
+UNION ALL
+SELECT NULL, NULL, r.* FROM (
+    SELECT ''::bytea, s.generation, 0::bigint, 0::bigint, 0::bigint, NULL::bytea FROM rowkeeper_store s WHERE s.id = $store::integer
+    UNION ALL
+    SELECT k.key, k.revision, k.create_revision, k.version, k.lease, g.value
+    FROM (
+        SELECT found.*
+        FROM unnest($6::bytea[]) AS e (entry)
+        CROSS JOIN LATERAL (
+            SELECT i.key, l.revision, l.create_revision, l.version, l.lease
+            FROM (
+                SELECT key FROM rowkeeper_index
+                WHERE store = $store::integer AND entry = e.entry AND key >= $1::bytea AND key < $2::bytea
+                ORDER BY key OFFSET 0
+            ) i
+            CROSS JOIN LATERAL (
+                SELECT revision, create_revision, version, lease FROM rowkeeper_live
+                WHERE store = $store::integer AND key = i.key AND revision BETWEEN $3::bigint AND $4::bigint OFFSET 0
+            ) l
+            LIMIT $5::bigint
+        ) found
+        ORDER BY found.key LIMIT $5::bigint
+    ) k
+    LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE store = $store::integer AND revision = k.revision OFFSET 0) g ON true
+) r`)
+
+// sqlCountOf counts the rows of the index of each entry, in a range of its primary key.
+//
+// $1 start, $2 end, $3 limit, $4 entries.
+var sqlCountOf = ofStore(`WITH` + state + `
+SELECT header.*, (
+    SELECT count(*)
+    FROM unnest($4::bytea[]) AS e (entry)
+    CROSS JOIN LATERAL (
+        SELECT FROM rowkeeper_index
+        WHERE store = $store::integer AND entry = e.entry AND key >= $1::bytea AND key < $2::bytea ORDER BY key LIMIT $3::bigint
+    ) counted
+)
+FROM header`)
+
+// sqlSetIndexes finds the store's row by its primary key. $1 generation, $2 text.
+var sqlSetIndexes = ofStore(`UPDATE rowkeeper_store SET generation = $1::bigint, indexes = $2::text WHERE id = $store::integer`)
+
+// sqlReindex gives keys other entries, under the commit lock. Each live row is found by the primary
+// key, and left out if it is another one by now. What it has before and not after is deleted from
+// the index by its primary key, and the other way round.
+//
+// $1 keys, $2 IDs, $3 entries, as the text of an array for each key.
+var sqlReindex = ofStore(`
+WITH decided AS MATERIALIZED (
+    SELECT $store::integer AS store, k.key, coalesce(k.entries::bytea[], '{}') AS after, coalesce(l.entries, '{}') AS before
+    FROM unnest($1::bytea[], $2::bigint[], $3::text[]) AS k (key, revision, entries)
+    CROSS JOIN LATERAL (SELECT entries FROM rowkeeper_live WHERE store = $store::integer AND key = k.key AND revision = k.revision OFFSET 0) l
+), noted AS (
+    UPDATE rowkeeper_live l SET entries = nullif(d.after, '{}')
+    FROM decided d WHERE l.store = d.store AND l.key = d.key AND d.before <> d.after
+), gone AS (
+    DELETE FROM rowkeeper_index i
+    USING (SELECT d.store, e.entry, d.key FROM decided d CROSS JOIN LATERAL unnest(d.before) AS e (entry) WHERE e.entry <> ALL (d.after)) g
+    WHERE i.store = g.store AND i.entry = g.entry AND i.key = g.key
+)
+INSERT INTO rowkeeper_index (store, entry, key)
+SELECT d.store, e.entry, d.key FROM decided d CROSS JOIN LATERAL unnest(d.after) AS e (entry) WHERE e.entry <> ALL (d.before)
+ON CONFLICT DO NOTHING`)
+
+// sqlDropEntries removes the first rows of a range of the index's primary key. $1 first entry, $2
+// first entry beyond, $3 limit.
+var sqlDropEntries = ofStore(`
+WITH doomed AS MATERIALIZED (
+    SELECT store, entry, key FROM rowkeeper_index
+    WHERE store = $store::integer AND entry >= $1::bytea AND entry < $2::bytea ORDER BY entry, key LIMIT $3::bigint
+), gone AS (
+    DELETE FROM rowkeeper_index i USING doomed d WHERE i.store = d.store AND i.entry = d.entry AND i.key = d.key RETURNING 1
+)
+SELECT count(*) FROM gone`)
+
 // sqlQuota finds the store's row by its primary key.
 var sqlQuota = ofStore(`WITH` + state + `
-SELECT header.*, s.max_objects, s.max_bytes
+SELECT header.*, s.max_objects, s.max_bytes, s.generation
 FROM header CROSS JOIN rowkeeper_store s WHERE s.id = $store::integer`)
 
 // sqlEverywhere reads a key in all stores that were not dropped: the stores' rows in the order of
@@ -457,7 +553,8 @@ const sqlCommit = `COMMIT`
 // sameServer fails if the server was not started at $1.
 const sameServer = `sqrt(CASE WHEN ` + started + ` = $1::bigint THEN 1 ELSE -1 END)`
 
-// sqlLock takes the commit lock, and tells when it began to wait for it. The row is not updated, so
+// sqlLock takes the commit lock, and tells when it began to wait for it, and the generation of the
+// indexes, which cannot change from then on. The row is not updated, so
 // it keeps one version, however long some snapshot is held.
 //
 // It fails, by a division by zero, if a migration has ended the time of this program's schema
@@ -467,7 +564,7 @@ const sameServer = `sqrt(CASE WHEN ` + started + ` = $1::bigint THEN 1 ELSE -1 E
 //
 // $1 when that was started.
 var sqlLock = ofStore(`
-SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint, 1 / (oldest_writer <= %d)::int, ` + sameServer + `
+SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint, 1 / (oldest_writer <= %d)::int, ` + sameServer + `, generation
 FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 
 // sqlGroup decides and writes a commit group, under the commit lock.
@@ -479,7 +576,8 @@ FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 //     one that was seen: the same epoch, a head that is not lower, and at each seen revision
 //     (primary key) the seen token. holds also allows a row to be gone if compaction may have
 //     removed it; then nothing is accepted, but the reason is another one. Where compaction has
-//     passed the newest seen revision, nothing is accepted in any case.
+//     passed the newest seen revision, nothing is accepted in any case, nor where the group was
+//     made by other declarations of indexes (known).
 //   - input: each mutation with the key's current row (primary key of live); 0 if there is none. A
 //     part of a transaction has the revision that contract.RowID says. The caller has taken out all
 //     but the first of the mutations with equal key and expectation, which could only lose. So of
@@ -497,9 +595,10 @@ FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 //     them, in order of arrival, until their sizes, which are known without reading them, come to
 //     the bound of contract.Returned. A group without such deletions does not pay for that.
 //
-// $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
-// expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds, or 0, or the
-// negative of a lease, $10 whether the previous value is wanted, $11 leases.
+// $1 token, $2 seen epoch and the generation of the indexes, $3 $4 seen revisions and tokens, the
+// newest first, $5 keys, $6 expectations, -1 for any, $7 deletions, $8 values, $9 times to live in
+// microseconds, or 0, or the negative of a lease, $10 whether the previous value is wanted, $11
+// leases.
 var sqlGroup = ofStore(boundedGroup)
 
 var boundedGroup = strings.Replace(textGroup, "$bound", strconv.Itoa(groupBytes), 1)
@@ -509,7 +608,8 @@ WITH guard AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now,
            EXISTS (SELECT FROM rowkeeper_aborted WHERE store = $store::integer AND token = $1::bytea) AS aborted,
-           s.epoch = $2::bigint AND h.revision >= ($3::bigint[])[1] AND p.holds AS holds, p.gone
+           s.epoch = ($2::bigint[])[1] AND h.revision >= ($3::bigint[])[1] AND p.holds AS holds, p.gone,
+           s.generation = ($2::bigint[])[2] AS known
     FROM rowkeeper_store s
     CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log WHERE store = $store::integer ORDER BY revision DESC LIMIT 1) h
     CROSS JOIN LATERAL (
@@ -533,7 +633,7 @@ WITH guard AS MATERIALIZED (
     ) l ON true
 ), decided AS MATERIALIZED (
     SELECT i.n, $store::integer AS store, i.key, i.deleted, i.value, i.wants_previous, i.current, i.version, i.lease, g.now,
-           i.fits AND g.holds AND NOT g.gone AND NOT g.aborted AND g.compacted <= ($3::bigint[])[1] AS accepted,
+           i.fits AND g.holds AND g.known AND NOT g.gone AND NOT g.aborted AND g.compacted <= ($3::bigint[])[1] AS accepted,
            g.head + count(*) FILTER (WHERE i.fits) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,
            i.create_revision,
            CASE WHEN i.ttl > 0 THEN g.now + i.ttl WHEN i.ttl < 0 THEN i.ttl END AS expiry
@@ -649,7 +749,9 @@ FROM`).Replace(leasedText)
 // the condition is met and there is room for parts, and else none; the answer tells which fit. They
 // have the revision after the head. The last one is the row at it, and each of the others a part;
 // see contract.RowID, and contract.Group.Full for the last revision at which there may be some.
-var sqlWholeGroup = ofStore(strings.NewReplacer(
+var sqlWholeGroup = ofStore(wholeText)
+
+var wholeText = strings.NewReplacer(
 	`
            AND (SELECT met FROM compared) AS fits`, ` AS fits`,
 	`i.fits AND g.holds`, `bool_and(i.fits) OVER () AND (SELECT met FROM compared) AND g.head < 9223372036854775807 / 512 AND g.holds`,
@@ -659,7 +761,58 @@ var sqlWholeGroup = ofStore(strings.NewReplacer(
 	`SELECT accepted, current, coalesce(create_revision, revision)`, `SELECT fits AS accepted, current, coalesce(create_revision, written)`,
 	`coalesce(create_revision, revision)`, `coalesce(create_revision, written)`,
 	`SELECT store, key, revision, revision, version, lease, expiry FROM decided`,
-	`SELECT store, key, revision, written, version, lease, expiry FROM decided`).Replace(comparedText))
+	`SELECT store, key, revision, written, version, lease, expiry FROM decided`).Replace(comparedText)
+
+// indexed makes the statement of a group one that changes the index, too. A mutation brings the
+// text of an array of the entries that its key has afterwards. Of these, and of what the live row
+// has, equal ones touch no row of the index: what is there before and not after is deleted by the
+// primary key, and what is there after and not before is inserted. A key is written once in a
+// group, so nothing is deleted and inserted by the same statement.
+//
+// The entries are the parameter n.
+func indexed(text string, n int) string {
+	return strings.NewReplacer(
+		`SELECT m.n, m.key, m.deleted, m.value, m.ttl, m.wants_previous,`,
+		`SELECT m.n, m.key, m.deleted, m.value, m.ttl, m.wants_previous, coalesce(m.entries::bytea[], '{}') AS after, coalesce(l.entries, '{}') AS before,`,
+		`$11::bigint[])
+         WITH ORDINALITY AS m (key, expected, deleted, value, ttl, wants_previous, lease, n)`,
+		fmt.Sprintf(`$11::bigint[], $%d::text[])
+         WITH ORDINALITY AS m (key, expected, deleted, value, ttl, wants_previous, lease, entries, n)`, n),
+		`SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE store = $store::integer AND key = m.key OFFSET 0`,
+		`SELECT revision, create_revision, version, lease, entries FROM rowkeeper_live WHERE store = $store::integer AND key = m.key OFFSET 0`,
+		`i.current, i.version, i.lease, g.now,`, `i.current, i.version, i.lease, g.now, i.before, i.after,`,
+		`version, lease, expiry)
+    SELECT store,`, `version, lease, entries, expiry)
+    SELECT store,`,
+		`version, lease, expiry FROM decided WHERE accepted AND current = 0`,
+		`version, lease, nullif(after, '{}'), expiry FROM decided WHERE accepted AND current = 0`,
+		`lease = d.lease, expiry = d.expiry
+`, `lease = d.lease, expiry = d.expiry, entries = nullif(d.after, '{}')
+`,
+		`), removed AS (
+    DELETE`, `), entered AS (
+    INSERT INTO rowkeeper_index (store, entry, key)
+    SELECT d.store, e.entry, d.key FROM decided d CROSS JOIN LATERAL unnest(d.after) AS e (entry)
+    WHERE d.accepted AND e.entry <> ALL (d.before)
+    ON CONFLICT DO NOTHING
+), left_out AS (
+    DELETE FROM rowkeeper_index i
+    USING (
+        SELECT d.store, e.entry, d.key FROM decided d CROSS JOIN LATERAL unnest(d.before) AS e (entry)
+        WHERE d.accepted AND e.entry <> ALL (d.after)
+    ) g
+    WHERE i.store = g.store AND i.entry = g.entry AND i.key = g.key
+), removed AS (
+    DELETE`).Replace(text)
+}
+
+// These are the statements of a group that has keys of indexed directories; see indexed.
+var (
+	sqlIndexedGroup         = ofStore(indexed(boundedGroup, 12))
+	sqlLeasedIndexedGroup   = ofStore(indexed(leasedText, 12))
+	sqlComparedIndexedGroup = ofStore(indexed(comparedText, 24))
+	sqlWholeIndexedGroup    = ofStore(indexed(wholeText, 24))
+)
 
 // sqlSomeLeases finds leases by the primary key. $1 IDs.
 var sqlSomeLeases = ofStore(`
@@ -827,15 +980,17 @@ var sqlSweepOut = ofStore(`SELECT pg_advisory_xact_lock('rowkeeper_log'::regclas
 // sqlClear deletes everything.
 var sqlClear = ofStore(`
 WITH keys AS (DELETE FROM rowkeeper_live WHERE store = $store::integer),
-leases AS (DELETE FROM rowkeeper_lease WHERE store = $store::integer)
+leases AS (DELETE FROM rowkeeper_lease WHERE store = $store::integer),
+entries AS (DELETE FROM rowkeeper_index WHERE store = $store::integer)
 DELETE FROM rowkeeper_log WHERE store = $store::integer`)
 
 // sqlErase removes the first keys in the order of their primary key, and the oldest rows of the log
-// but for the newest one, in the order of its primary key, and all aborted tokens and directories.
+// but for the newest one, in the order of its primary key, and the first rows of the index, and all
+// aborted tokens and directories.
 // It runs under the commit lock, and a dropped store has no other writer. It returns how many rows
 // it has removed.
 //
-// $1 limit for each of the two tables.
+// $1 limit for each of the three tables.
 var sqlErase = ofStore(`
 WITH keys AS MATERIALIZED (
     SELECT store, key FROM rowkeeper_live WHERE store = $store::integer ORDER BY key LIMIT $1::bigint
@@ -845,6 +1000,10 @@ WITH keys AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT store, revision FROM rowkeeper_log WHERE store = $store::integer AND revision < h.revision ORDER BY revision LIMIT $1::bigint
     ) g
+), entries AS MATERIALIZED (
+    SELECT store, entry, key FROM rowkeeper_index WHERE store = $store::integer ORDER BY entry, key LIMIT $1::bigint
+), left_out AS (
+    DELETE FROM rowkeeper_index i USING entries e WHERE i.store = e.store AND i.entry = e.entry AND i.key = e.key RETURNING 1
 ), dead AS (
     DELETE FROM rowkeeper_live l USING keys k WHERE l.store = k.store AND l.key = k.key RETURNING 1
 ), gone AS (
@@ -854,12 +1013,13 @@ WITH keys AS MATERIALIZED (
 ), directories AS (
     DELETE FROM rowkeeper_resource WHERE store = $store::integer
 )
-SELECT (SELECT count(*) FROM dead) + (SELECT count(*) FROM gone)`)
+SELECT (SELECT count(*) FROM dead) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM left_out)`)
 
 // sqlRenew makes the store's row that of another store.
 var sqlRenew = ofStore(`
 UPDATE rowkeeper_store
-SET identity = replace(gen_random_uuid()::text, '-', ''), fingerprint = NULL, boot = NULL, max_objects = 0, max_bytes = 0
+SET identity = replace(gen_random_uuid()::text, '-', ''), fingerprint = NULL, boot = NULL, max_objects = 0, max_bytes = 0,
+    generation = 0, indexes = NULL
 WHERE id = $store::integer`)
 
 // sqlSetQuota records what the store may hold. $1 objects, $2 bytes.

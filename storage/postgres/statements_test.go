@@ -90,6 +90,8 @@ func fill(t *testing.T, conn *pgx.Conn) {
 		 SELECT 1, convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), CASE WHEN n <= 20000 THEN 100001 + n ELSE 1 + n END, 1 + n, 1, 0,
 		        CASE WHEN n % 200 = 0 THEN n END
 		 FROM generate_series(1, 100000) n`,
+		`UPDATE rowkeeper_live SET entries = ARRAY['\x0000000102'::bytea, '\x000000010261'] WHERE store = 1`,
+		`INSERT INTO rowkeeper_index (store, entry, key) SELECT 1, unnest(entries), key FROM rowkeeper_live WHERE store = 1`,
 		`UPDATE rowkeeper_live SET lease = 7, expiry = -7 WHERE store = 1 AND revision % 200 = 7`,
 		`INSERT INTO rowkeeper_lease (store, id, ttl, expiry) SELECT 1, n, 60, n FROM generate_series(1, 100000) n`,
 		`INSERT INTO rowkeeper_lease (store, id, ttl, expiry) SELECT 1 + n / 3, n, 60, n FROM generate_series(3, 2999) n`,
@@ -139,7 +141,7 @@ var arguments = func() map[string]struct {
 	}
 	deleted := func(i int) string { return fmt.Sprint(i >= 30 && i < 50) }
 	groupOf := func(lease string) string {
-		return strings.Join([]string{`'\x00'`, "1", "ARRAY[120001::bigint]",
+		return strings.Join([]string{`'\x00'`, "'{1,0}'", "ARRAY[120001::bigint]",
 			`ARRAY[decode(md5('t120000'), 'hex')]`, array(group, "bytea", key),
 			array(group, "bigint", expected), array(group, "boolean", deleted),
 			array(group, "bytea", func(int) string { return `'\x00'` }),
@@ -147,6 +149,8 @@ var arguments = func() map[string]struct {
 			array(group, "boolean", deleted),
 			array(group, "bigint", func(int) string { return lease })}, ", ")
 	}
+	// Each key of the group has two entries, of which one goes, and one comes.
+	entries := array(group, "text", func(int) string { return `'{"\\x0000000102","\\x000000010262"}'` })
 	const comparing = `ARRAY['k/050000', 'none']::bytea[], ARRAY['k/051000', 'nonf']::bytea[], ` +
 		`ARRAY[3, 2]::bigint[], ARRAY[3, 0]::bigint[], ARRAY[0, 0]::bigint[], ARRAY['x', '']::bytea[], true`
 	// The keys of 1,000 rows, and their live rows, are looked at in the place of a large range.
@@ -189,12 +193,19 @@ var arguments = func() map[string]struct {
 		"identity":               {``, 3},
 		"size":                   {``, 2},
 		"usage":                  {``, 203_000},
-		"erase":                  {`500`, 2010},
+		"erase":                  {`500`, 3010},
 		"renew":                  {``, 1},
 		"growth":                 {`119501, -61185023`, 1002},
 		"quota":                  {``, 3},
 		"set_quota":              {`1, 2`, 1},
 		"directories":            {``, 1},
+		"indexes":                {``, 3},
+		"the_indexes":            {``, 1},
+		"set_indexes":            {`1, 'x'`, 1},
+		"page_of":                {around + `, -9223372036854775807, 9223372036854775807, 500, ARRAY['\x0000000102', '\x000000010261']::bytea[]`, 2503 + 3},
+		"count_of":               {around + `, 1000, ARRAY['\x0000000102', '\x000000010261']::bytea[]`, 2003},
+		"reindex":                {array(group, "bytea", key) + ", " + array(group, "bigint", expected) + ", " + entries, 3 * 2 * group},
+		"drop_entries":           {`'\x00000001', '\x00000002', 500`, 1000},
 		"put_directory":          {`'/a/', '', 'a', '', '/a/', '/a0'`, 1},
 		"everywhere":             {`'k/000001'`, 3010},
 		"rowkeeper_lock":         {started, 1},
@@ -206,6 +217,12 @@ var arguments = func() map[string]struct {
 			4 + 4*group + 2000},
 		"rowkeeper_whole_group": {groupOf("0") + ", " + strings.Replace(comparing, "'k/051000'", "'k/099999'", 1) +
 			", " + since + "'{t,t}'", 4 + 4*group + 2 + 1000 + 2000},
+		"rowkeeper_indexed_group":        {groupOf("0") + ", " + entries, 4 + 6*group},
+		"rowkeeper_leased_indexed_group": {groupOf("77") + ", " + entries, 4 + 7*group},
+		"rowkeeper_compared_indexed_group": {groupOf("0") + ", " + comparing + ", '{}', '{}', 0, -511, '{f,f}', " +
+			entries, 4 + 6*group + 2000},
+		"rowkeeper_whole_indexed_group": {groupOf("0") + ", " + strings.Replace(comparing, "'k/051000'", "'k/099999'", 1) +
+			", " + since + "'{t,t}', " + entries, 4 + 6*group + 2 + 1000 + 2000},
 		"find_group":      {`'\x00', 119501`, 510},
 		"abort":           {`'\x00', 1`, 0},
 		"compact":         {`115000`, 1},

@@ -31,7 +31,7 @@ var (
 	commitLock = statement{name: "rowkeeper_lock", sql: fmt.Sprintf(sqlLock, knownSchema),
 		types: []uint32{oidInt, oidStore}}
 	commitGroup = statement{name: "rowkeeper_group", sql: sqlGroup,
-		types: []uint32{oidBytes, oidInt, oidIntArray, oidBytesArray, oidBytesArray, oidIntArray,
+		types: []uint32{oidBytes, oidIntArray, oidIntArray, oidBytesArray, oidBytesArray, oidIntArray,
 			oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidIntArray, oidStore}}
 	leasedGroup = statement{name: "rowkeeper_leased_group", sql: sqlLeasedGroup,
 		types: commitGroup.types}
@@ -41,14 +41,28 @@ var (
 			oidBytesArray, oidInt, oidInt, oidBoolArray, oidStore})}
 	wholeGroup = statement{name: "rowkeeper_whole_group", sql: sqlWholeGroup,
 		types: comparedGroup.types}
+	indexedGroup = statement{name: "rowkeeper_indexed_group", sql: sqlIndexedGroup,
+		types: withEntries(commitGroup.types)}
+	leasedIndexedGroup = statement{name: "rowkeeper_leased_indexed_group",
+		sql: sqlLeasedIndexedGroup, types: indexedGroup.types}
+	comparedIndexedGroup = statement{name: "rowkeeper_compared_indexed_group",
+		sql: sqlComparedIndexedGroup, types: withEntries(comparedGroup.types)}
+	wholeIndexedGroup = statement{name: "rowkeeper_whole_indexed_group", sql: sqlWholeIndexedGroup,
+		types: comparedIndexedGroup.types}
 	sweepLock = statement{name: "rowkeeper_sweep_lock",
 		sql: fmt.Sprintf(sqlSweepLock, knownSchema), types: []uint32{oidInt, oidStore}}
 	sweepBatch = statement{name: "rowkeeper_sweep", sql: sqlSweep,
 		types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt, oidStore}}
 
 	writingStatements = []statement{begin, commit, commitLock, commitGroup, leasedGroup,
-		comparedGroup, wholeGroup, sweepLock, sweepBatch}
+		comparedGroup, wholeGroup, indexedGroup, leasedIndexedGroup, comparedIndexedGroup,
+		wholeIndexedGroup, sweepLock, sweepBatch}
 )
+
+// withEntries are the types of a statement that has entries as well, before the store.
+func withEntries(types []uint32) []uint32 {
+	return slices.Insert(slices.Clone(types), len(types)-1, uint32(oidTextArray))
+}
 
 // workPortal is the portal in which the work waits for the lock.
 const workPortal = "rowkeeper_work"

@@ -244,6 +244,13 @@ func (f *finder) removed(m *contract.Mutation, at contract.RowID) (value []byte,
 // apply writes an accepted mutation.
 func (b *backend) apply(c *sqlite3.Conn, token contract.Token, now time.Time, m *contract.Mutation,
 	o *contract.Outcome) error {
+	var before []contract.Entry
+	if m.Indexed {
+		var err error
+		if before, _, err = entriesOf(c, selectEntries, m.Key, 0); err != nil {
+			return err
+		}
+	}
 	s, err := c.Prepare(insertLog)
 	if err != nil {
 		return err
@@ -276,8 +283,61 @@ func (b *backend) apply(c *sqlite3.Conn, token contract.Token, now time.Time, m 
 			bindExpiry(s, m.Expiry(now))
 		}
 	}
+	if err == nil {
+		err = s.Run()
+	}
+	if err != nil || !m.Indexed {
+		return err
+	}
+	return reindex(c, m.Key, before, m.Entries, !m.Delete)
+}
+
+// entriesOf reads the entries of a key, at a live row if one is named, and tells whether there is
+// that row.
+func entriesOf(c *sqlite3.Conn, text string, k contract.Key,
+	at contract.RowID) (entries []contract.Entry, found bool, err error) {
+	s, err := c.Prepare(text)
+	if err != nil {
+		return nil, false, err
+	}
+	if s.BlobString(string(k)); at != 0 {
+		s.Int(int64(at))
+	}
+	var packed []byte
+	if found, err = s.Row(func() { packed = s.ColBlob(0) }); err == nil {
+		entries, err = contract.UnpackEntries(packed)
+	}
+	return entries, found, err
+}
+
+// reindex changes the entries of a key, and records them in its live row if there is one.
+func reindex(c *sqlite3.Conn, k contract.Key, before, after []contract.Entry, lives bool) error {
+	gone, added := contract.EntryChanges(before, after)
+	for _, change := range []struct {
+		text    string
+		entries []contract.Entry
+	}{{deleteEntry, gone}, {insertEntry, added}} {
+		for _, e := range change.entries {
+			s, err := c.Prepare(change.text)
+			if err == nil {
+				err = s.BlobString(string(e)).BlobString(string(k)).Run()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if !lives || len(gone)+len(added) == 0 {
+		return nil
+	}
+	s, err := c.Prepare(updateEntries)
 	if err != nil {
 		return err
+	}
+	if s.BlobString(string(k)); len(after) > 0 {
+		s.Blob(contract.PackEntries(after))
+	} else {
+		s.Null()
 	}
 	return s.Run()
 }

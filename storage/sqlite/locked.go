@@ -111,7 +111,7 @@ func (w *working) PutLeases(rows []contract.LeaseRow) error {
 }
 
 func (w *working) Erase(limit int, _ contract.State) (n int, err error) {
-	for _, text := range []string{eraseLive, eraseLog} {
+	for _, text := range []string{eraseLive, eraseLog, eraseEntries} {
 		if err := w.Change(text, int64(limit)); err != nil {
 			return 0, err
 		}
@@ -121,6 +121,31 @@ func (w *working) Erase(limit int, _ contract.State) (n int, err error) {
 		return 0, err
 	}
 	return n, w.Change(eraseDirectories)
+}
+
+func (w *working) Reindex(keys []contract.Reindexed) error {
+	for _, k := range keys {
+		before, found, err := entriesOf(w.c, selectEntriesAt, k.Key, k.ID)
+		if err == nil && found {
+			err = reindex(w.c, k.Key, before, k.Entries, true)
+			w.dirty = true
+		}
+		if err != nil {
+			return w.b.classify(w.ctx, err)
+		}
+	}
+	return nil
+}
+
+func (w *working) SetIndexes(generation int64, text string) error {
+	return w.Change(updateIndexes, generation, text)
+}
+
+func (w *working) DropEntries(low, high contract.Entry, limit int) (int, error) {
+	err := w.run(deleteEntries, func(s *sqlite3.Stmt) {
+		s.BlobString(string(low)).BlobString(string(high)).Int(int64(limit))
+	})
+	return w.c.Changes(), err
 }
 
 func (w *working) Insert(token contract.Token, at contract.State, records []contract.Record) error {

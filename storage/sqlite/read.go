@@ -110,6 +110,10 @@ func bind(s *sqlite3.Stmt, arg any) {
 		s.Blob(v[:])
 	case contract.Key:
 		s.BlobString(string(v))
+	case []contract.Entry:
+		for _, e := range v {
+			s.BlobString(string(e))
+		}
 	case []contract.Key:
 		array := []byte{'['}
 		for i, key := range v {

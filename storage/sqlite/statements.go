@@ -1,6 +1,11 @@
 package sqlite
 
-import "github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlkit"
+)
 
 // The statements. A read's state and rows come from one snapshot: the state is in the statement's
 // one row, or the state's statement is stepped first and reset last, and SQLite ends a connection's
@@ -36,6 +41,9 @@ var reads = sqlkit.Statements{
 	Usage:   selectUsage,
 	Growth:  selectGrowth,
 	Quota:   selectQuota,
+	Indexes: selectIndexes,
+	PageOf:  selectPageOf,
+	CountOf: countOf,
 }
 
 // inTransaction are the statements of what is done under the commit lock, and in a snapshot.
@@ -51,7 +59,8 @@ var inTransaction = sqlkit.TxStatements{
 	RecordFingerprint: updateFingerprint,
 	Mark: []sqlkit.Change{{SQL: insertMarker, Args: 3},
 		{SQL: updateEpoch, First: 3, Args: 4}},
-	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog},
+	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog, deleteAllEntries},
+	Indexes:  selectTheIndexes,
 	Renew:    renewStore,
 	SetQuota: updateQuota,
 
@@ -79,7 +88,7 @@ WHERE ` + theStore
 const selectGuard = `
 SELECT ` + state + `,
        (SELECT token FROM rowkeeper_log WHERE revision = ?1),
-       EXISTS (SELECT 1 FROM rowkeeper_aborted WHERE token = ?2)
+       EXISTS (SELECT 1 FROM rowkeeper_aborted WHERE token = ?2), s.generation
 FROM ` + storeAndHead + `
 WHERE ` + theStore
 
@@ -268,6 +277,83 @@ UPDATE rowkeeper_live SET revision = ?2, version = ?3, lease = ?4, expiry = ?5 W
 const deleteLive = `
 DELETE FROM rowkeeper_live WHERE key = ?1`
 
+// selectEntries reads which entries a key has, by primary key.
+const selectEntries = `
+SELECT entries FROM rowkeeper_live WHERE key = ?1`
+
+// selectEntriesAt is selectEntries for a live row that may be another one by now.
+const selectEntriesAt = `
+SELECT entries FROM rowkeeper_live WHERE key = ?1 AND revision = ?2`
+
+// updateEntries finds a live row by primary key.
+const updateEntries = `
+UPDATE rowkeeper_live SET entries = ?2 WHERE key = ?1`
+
+// insertEntry and deleteEntry find a row of the index by its primary key. A row of an index that
+// was dropped may be gone already.
+const insertEntry = `
+INSERT OR IGNORE INTO rowkeeper_index (entry, key) VALUES (?1, ?2)`
+
+const deleteEntry = `
+DELETE FROM rowkeeper_index WHERE entry = ?1 AND key = ?2`
+
+// deleteEntries removes the first rows of a range of the index's primary key.
+const deleteEntries = `
+DELETE FROM rowkeeper_index
+WHERE (entry, key) IN (
+    SELECT entry, key FROM rowkeeper_index WHERE entry >= ?1 AND entry < ?2 LIMIT ?3
+)`
+
+// selectIndexes and selectTheIndexes find the store row by its primary key, and updateIndexes too.
+const selectIndexes = `
+SELECT ` + state + `, s.generation, s.indexes
+FROM ` + storeAndHead + `
+WHERE ` + theStore
+
+const selectTheIndexes = `
+SELECT generation, indexes FROM rowkeeper_store WHERE id = 1`
+
+const updateIndexes = `
+UPDATE rowkeeper_store SET generation = ?1, indexes = ?2 WHERE id = 1`
+
+// selectPageOf walks the rows of the index of each entry, in the order of its primary key, which is
+// that of the keys, and reads the live row of each by its primary key, up to the limit. Of these it
+// takes the first ones, and reads their values by the primary key of the log.
+func selectPageOf(n int) string {
+	var parts []string
+	for i := range n {
+		parts = append(parts, fmt.Sprintf(`
+    SELECT * FROM (
+        SELECT l.key, l.revision, l.create_revision, l.version, l.lease
+        FROM rowkeeper_index i CROSS JOIN rowkeeper_live l ON l.key = i.key
+        WHERE i.entry = ?%d AND i.key >= ?1 AND i.key < ?2 AND l.revision BETWEEN ?3 AND ?4
+        ORDER BY i.key LIMIT ?5
+    )`, 6+i))
+	}
+	return `
+SELECT x'', generation, 0, 0, 0, NULL FROM rowkeeper_store WHERE id = 1
+UNION ALL
+SELECT k.key, k.revision, k.create_revision, k.version, k.lease, g.value
+FROM (` + strings.Join(parts, "\n    UNION ALL") + `
+    ORDER BY 1 LIMIT ?5
+) k LEFT JOIN rowkeeper_log g ON g.revision = k.revision`
+}
+
+// countOf counts the rows of the index of each entry, in a range of its primary key.
+func countOf(n int) string {
+	var parts []string
+	for i := range n {
+		parts = append(parts, fmt.Sprintf(`(
+           SELECT count(*) FROM (SELECT 1 FROM rowkeeper_index WHERE entry = ?%d AND key >= ?1 AND key < ?2 LIMIT ?3)
+       )`, 4+i))
+	}
+	return `
+SELECT ` + state + `,
+       ` + strings.Join(parts, " + ") + `
+FROM ` + storeAndHead + `
+WHERE ` + theStore
+}
+
 // selectGroup finds the rows of a group in the newest revisions, by the log's primary key: none of
 // it can be older than the head was when the group was begun. It reads no values. It walks the rows
 // that were written since.
@@ -364,7 +450,7 @@ WHERE ` + theStore
 
 // selectQuota finds the store row by its primary key.
 const selectQuota = `
-SELECT ` + state + `, s.max_objects, s.max_bytes
+SELECT ` + state + `, s.max_objects, s.max_bytes, s.generation
 FROM ` + storeAndHead + `
 WHERE ` + theStore
 
@@ -433,6 +519,15 @@ WHERE revision IN (
     ORDER BY revision LIMIT ?1
 )`
 
+// eraseEntries removes the first rows of the index in the order of its primary key.
+const eraseEntries = `
+DELETE FROM rowkeeper_index
+WHERE (entry, key) IN (SELECT entry, key FROM rowkeeper_index LIMIT ?1)`
+
+// deleteAllEntries deletes without looking at rows.
+const deleteAllEntries = `
+DELETE FROM rowkeeper_index`
+
 // eraseAborted deletes without looking at rows.
 const eraseAborted = `
 DELETE FROM rowkeeper_aborted`
@@ -453,7 +548,8 @@ VALUES (?1, ?2, ?3, ?4, CAST(?5 AS BLOB), CAST(?6 AS BLOB))`
 // renewStore finds the store row by its primary key.
 const renewStore = `
 UPDATE rowkeeper_store
-SET identity = lower(hex(randomblob(16))), fingerprint = NULL, boot = NULL, max_objects = 0, max_bytes = 0
+SET identity = lower(hex(randomblob(16))), fingerprint = NULL, boot = NULL, max_objects = 0, max_bytes = 0,
+    generation = 0, indexes = NULL
 WHERE id = 1`
 
 // updateName finds the store row by its primary key, and writes nothing if the name is right.

@@ -168,6 +168,7 @@ func (b *backend) guard(c *sqlite3.Conn, token contract.Token,
 	found, err := s.Int(int64(at)).Blob(token[:]).Row(func() {
 		b.scanState(s, &g.State)
 		g.At, g.Aborted = colToken(s, stateColumns), s.ColInt(stateColumns+1) != 0
+		g.Generation = s.ColInt(stateColumns + 2)
 	})
 	if err == nil && !found {
 		err = contract.ErrEmptyStore

@@ -2,7 +2,7 @@
 // and packages storage, pki and standalone for the others:
 //
 //	serve       the server, which package server makes
-//	backup, restore, drill, fence, migrate, stores, sql, status, doctor
+//	backup, restore, drill, fence, migrate, stores, indexes, sql, status, doctor
 //	            what works on the database directly, beside the servers
 //	certs       makes the serving certificate of an aggregated server
 //	kubeconfig  lets a user sign in to a server that stands alone
@@ -72,7 +72,7 @@ func New(p server.Program, serve *cobra.Command) *cobra.Command {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.AddCommand(serve, newCertsCommand(p), newKubeconfigCommand(p), newBackupCommand(p),
 		newRestoreCommand(p), newDrillCommand(p), newFenceCommand(p), newMigrateCommand(p),
-		newStoresCommand(p), newSQLCommand(p), newStatusCommand(p), newDoctorCommand(p),
+		newStoresCommand(p), newIndexesCommand(p), newSQLCommand(p), newStatusCommand(p), newDoctorCommand(p),
 		newVersionCommand(p))
 	return root
 }

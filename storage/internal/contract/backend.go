@@ -137,6 +137,14 @@ type Mutation struct {
 	HasPrev   bool
 	// Ends: the write is a step on the way to the key's deletion, and so no quota refuses it.
 	Ends bool
+	// Indexed: the key is in a directory that has indexes, or has had some, so it may have entries.
+	// Entries are those that it has afterwards, in order, none for a deletion. mvcc sets both, by
+	// what the writer has Found of the value under the declarations Known, nil if it has not looked;
+	// see index.go.
+	Indexed bool
+	Entries []Entry
+	Known   *Indexes
+	Found   []Entry
 	// If, unless it is nil, is what the mutation demands of other keys. If that is not met, the
 	// mutation is refused by [ErrCondition].
 	If *Condition
@@ -155,6 +163,8 @@ type Group struct {
 	// newest one proves nothing of them if the database has lost some in between. Their rows have
 	// to be there, too. Most often there are none.
 	Earlier []Position
+	// Generation is that of the declarations of indexes by which the mutations have their entries.
+	Generation int64
 	// Mutations are in the order of arrival. A key may occur several times, but only once if one of
 	// its mutations is [Mutation.Alone]. A mutation with a [Condition] is the only one, or the
 	// first one of a transaction.
@@ -268,6 +278,9 @@ type PageQuery struct {
 	Limit int
 	// KeysOnly leaves the values out.
 	KeysOnly bool
+	// Entries, if there are any, leave out the keys that have none of them. They are of one index,
+	// and no key has two of them. The values are read.
+	Entries []Entry
 }
 
 // Page is the answer: rows in the order of keys, at most Limit. Only Key, Revision, Create,
@@ -277,6 +290,8 @@ type Page struct {
 	Rows  []Row
 	// More: the read ended at ReadBytes, so rows may follow although they are fewer than the limit.
 	More bool
+	// Generation is that of the declarations of indexes, if the query has entries.
+	Generation int64
 }
 
 // ReplacedQuery asks which rows, current at the revision At, were replaced by rows in (After,
@@ -533,8 +548,16 @@ type Backend interface {
 	// not below compacted.
 	Growth(ctx context.Context, after Revision) (Growth, State, error)
 
-	// Quota reads what the store may hold.
-	Quota(ctx context.Context) (Quota, State, error)
+	// Quota reads what the store may hold, and the generation of its indexes.
+	Quota(ctx context.Context) (Quota, int64, State, error)
+
+	// Indexes reads the declarations of indexes.
+	Indexes(ctx context.Context) (*Indexes, State, error)
+
+	// CountEntries counts the keys in a range that have one of some entries, as for Page, and stops
+	// at limit (> 0) for each of them.
+	CountEntries(ctx context.Context, entries []Entry, start, end Key, limit int64) (int64, State,
+		error)
 
 	// Everywhere reads a key in all stores of the database that were not dropped. It returns the
 	// values by the names of the stores that have it. The value of each store is read at a moment
@@ -595,13 +618,14 @@ type Tx interface {
 	PutLeases([]LeaseRow) error
 	// DropLeases removes leases.
 	DropLeases([]Lease) error
-	// Clear removes all rows of log, live and lease.
+	// Clear removes all rows of log, live and lease, and of the index.
 	Clear() error
 	// Erase removes at most limit (> 0) rows of live, and as many of the log, of which it leaves
-	// the newest one, and all aborted tokens and directories. It returns how many rows of live and
-	// log it removed.
+	// the newest one, and as many of the index, and all aborted tokens and directories. It returns
+	// how many rows of live, log and index it removed.
 	Erase(limit int) (int, error)
-	// Renew gives the store another identity, and forgets its fingerprint, its boot and its quota.
+	// Renew gives the store another identity, and forgets its fingerprint, its boot, its quota and
+	// the declarations of its indexes.
 	Renew() error
 	// SetQuota records what the store may hold.
 	SetQuota(Quota) error
@@ -609,6 +633,16 @@ type Tx interface {
 	Directories() ([]Directory, error)
 	// PutDirectories records directories, in the place of those with the same paths.
 	PutDirectories([]Directory) error
+	// Indexes reads the declarations of indexes, which are the caller's.
+	Indexes() (*Indexes, error)
+	// SetIndexes records declarations.
+	SetIndexes(*Indexes) error
+	// Reindex gives the keys whose live rows have these IDs their entries, in the place of those
+	// that they have.
+	Reindex([]Reindexed) error
+	// DropEntries removes at most limit (> 0) rows of the index whose entries are from low on and
+	// below high. It returns how many.
+	DropEntries(low, high Entry, limit int) (int, error)
 	// Insert writes a row of the log and a live row for each record that write hands to it. A key
 	// that comes twice is an error of class [Data]. Errors of write are returned as they are.
 	Insert(token Token, write func(each func(*Record) error) error) error

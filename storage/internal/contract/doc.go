@@ -18,14 +18,16 @@
 //     compaction may go ([CompactTo]), which rows the sweep removes ([PlanSweep], [ForgetAborted]),
 //     where a fence goes ([Fence.After]; after an import export.go, after a drop drop.go), when
 //     another epoch is accepted ([Adoptable]), which connection a store uses ([Gate]), what a quota
-//     refuses ([Excess]) and when a boot is recorded ([Durability]).
+//     refuses ([Excess]), when a boot is recorded ([Durability]), and which rows of indexes a write
+//     changes ([EntryChanges]; index.go).
 //
 // A commit is the backend's own transaction ([Backend.Commit]), since it must hold the commit lock
 // for as short a time as the database allows. The backend calls the rules there. All other
 // transactions are rare, and are written here once for all backends: each holds the lock
 // ([Backend.Locked]) and applies a rule. These are [ResolveGroup], [RaiseCompacted], [StartEpoch],
-// [RecordFingerprint], [Import.Into], [Drop], [CreateStore], [SetQuota], [RecordDirectories], and
-// what grants, renews and ends leases (lease.go). [SweepBatch] plans without the lock.
+// [RecordFingerprint], [Import.Into], [Drop], [CreateStore], [SetQuota], [RecordDirectories], what
+// changes and builds indexes (index.go), and what grants, renews and ends leases (lease.go).
+// [SweepBatch] plans without the lock.
 //
 // The tables, the invariants I1 to I7 and why they hold are in the documentation of mvcc.
 package contract

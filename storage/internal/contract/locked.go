@@ -187,6 +187,9 @@ func (in *Import) Into(ctx context.Context, b Backend) (st State, err error) {
 				err = tx.PutLeases(leases)
 			}
 		}
+		if err == nil {
+			err = buildAnew(tx)
+		}
 		if err == nil && in.Check != nil {
 			err = in.Check(tx.Records)
 		}

@@ -6,6 +6,8 @@ import "time"
 type Polled struct {
 	State State
 	Quota Quota
+	// Generation is that of the declarations of indexes.
+	Generation int64
 	// Due is the time until the next key expires by itself, or the next lease lapses. It is not
 	// positive if that is over, and Never if there is none. It is valid if it was asked for.
 	Due time.Duration

@@ -23,10 +23,12 @@ type Guard struct {
 	Earlier []Token
 	// Aborted tells whether the group's token is recorded as aborted.
 	Aborted bool
+	// Generation is that of the declarations of indexes.
+	Generation int64
 }
 
 // CheckGroup decides whether the group may be decided and written. Its errors are of class
-// [Aborted] or [Fenced], or [ErrOvertaken], or [ErrDropped].
+// [Aborted] or [Fenced], or [ErrOvertaken], [ErrDropped] or [ErrOtherIndexes].
 //
 // A group whose token is recorded was answered "not done" already. A group that was begun after a
 // position of another history expects revisions that stand for other content in this one (see
@@ -39,7 +41,10 @@ func CheckGroup(g *Group, at Guard) error {
 		holds = holds && g.Earlier[i].in(at.State, at.Earlier[i])
 		gone = gone || at.Earlier[i] == (Token{})
 	}
-	return Refusal(g, at.State, at.Aborted, holds, gone)
+	if err := Refusal(g, at.State, at.Aborted, holds, gone); err != nil {
+		return err
+	}
+	return g.CheckGeneration(at.Generation)
 }
 
 // ErrOvertaken refuses a group that was begun at a revision below compacted, or whose process has

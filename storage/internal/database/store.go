@@ -279,7 +279,7 @@ func Query(ctx context.Context, c Config, q contract.Query,
 func MeasureStore(ctx context.Context, c Config) (usage contract.Usage, quota contract.Quota, err error) {
 	err = c.withBackend(ctx, func(b contract.Backend) error {
 		var st contract.State
-		if quota, st, err = b.Quota(ctx); err == nil && st.Dropped() {
+		if quota, _, st, err = b.Quota(ctx); err == nil && st.Dropped() {
 			return contract.NoStore(c.Store)
 		}
 		if err == nil {

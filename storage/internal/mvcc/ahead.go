@@ -75,7 +75,7 @@ func (a *ahead) link(next reader) reader { a.reader = next; return a }
 
 // Page implements reader. A page that is probably in memory is not read ahead.
 func (a *ahead) Page(ctx context.Context, o RangeOptions) (*RangeResult, error) {
-	if o.Ahead <= 0 {
+	if o.Ahead <= 0 || o.By != nil {
 		return a.reader.Page(ctx, o)
 	}
 	res, err := a.taken(ctx, o)

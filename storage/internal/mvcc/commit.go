@@ -150,7 +150,7 @@ func (s *Engine) prepare(ctx context.Context, w *write, m *contract.Mutation) er
 		m.Era = s.hub.presentEra()
 	}
 	// A previous value is held as long as the group is, and then by the event.
-	w.bytes += len(m.Key) + len(m.Value) + len(m.PrevValue) + m.If.Bytes()
+	w.bytes += len(m.Key) + len(m.Value) + len(m.PrevValue) + m.If.Bytes() + s.indexBytes(m)
 	return s.checkQuota(ctx, m)
 }
 
@@ -221,7 +221,7 @@ func (s *Engine) commitGroup(writes []*write) {
 	// Those that have waited while the group before was tried in vain are tried once, or they would
 	// wait until their callers give up.
 	deadline := writes[0].arrived.Add(s.cfg.RetryFor)
-	overtaken := false
+	overtaken, others := false, 0
 	for {
 		seen, era := s.hub.undecided()
 		if writes = ofEra(writes, era); len(writes) == 0 {
@@ -239,6 +239,7 @@ func (s *Engine) commitGroup(writes []*write) {
 				g.Mutations = append(g.Mutations, &rest[i])
 			}
 		}
+		index(g, s.indexesIn(era))
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.Timeout)
 		s.tailer.groupBegins()
@@ -284,6 +285,14 @@ func (s *Engine) commitGroup(writes []*write) {
 				continue
 			}
 		case contract.Transient, contract.Unavailable, contract.Aborted:
+			if errors.Is(err, contract.ErrOtherIndexes) && others < mostOthers {
+				if _, readErr := s.RefreshIndexes(s.commitCtx); readErr == nil {
+					others++
+					continue
+				} else {
+					err = readErr
+				}
+			}
 			if errors.Is(err, contract.ErrOvertaken) {
 				// The process was paused, or follows late. The next group begins at what is read
 				// now, whatever time has passed. If that is refused as well, a row that was seen
@@ -312,6 +321,10 @@ func (s *Engine) commitGroup(writes []*write) {
 		contract.Wait(s.commitCtx, pause)
 	}
 }
+
+// mostOthers is how often a group is made anew at once, since the declarations of indexes have
+// changed meanwhile. They seldom do.
+const mostOthers = 5
 
 // Era returns the present era. A writer that expects what it has read asks for the era before it
 // reads.

@@ -14,7 +14,7 @@
 //
 // # The data
 //
-// Five tables (the SQL is in the migrations of each database):
+// Seven tables (the SQL is in the migrations of each database):
 //
 //   - log: append-only, primary key revision. Key, the row that this one replaced (0 for a
 //     creation, also for a re-creation after a deletion), the creation revision, the version (the
@@ -24,12 +24,15 @@
 //     are markers: they hold a revision and no event. The migration writes the first one (revision
 //     1), a fence writes the others. Several rows may have one revision; see below.
 //   - live: one row per existing key: its newest row of the log, its creation revision, its
-//     version, its lease, its expiry.
+//     version, its lease, its expiry, and its entries in indexes.
+//   - index: one row for each entry that a key has in an index, of those that the store's row
+//     declares. index.go of the contract says what holds for it, and why.
 //   - lease: one row per lease: its time to live, and when it lapses; see lease.go
 //     of the contract. A write that
 //     attaches no key to a lease does not read it.
-//   - store: one row for each store: name, identity, epoch, fingerprint, boot, compacted, swept.
-//     Locking this row is the commit lock. A commit does not update it.
+//   - store: one row for each store: name, identity, epoch, fingerprint, boot, compacted, swept,
+//     and the declarations of indexes with their generation. Locking this row is the commit lock. A
+//     commit does not update it.
 //   - resource: one row for each directory of keys whose resource is known. Only the views for SQL
 //     read it; see directory.go of the contract.
 //   - aborted: tokens of groups that were declared "not done" after an unknown outcome, each with
@@ -118,9 +121,10 @@
 // holds and whose lease, if it has one, has not ended (see [contract.Decide]; some mutations must
 // be the only one of their key in a group, and one that compares other keys, as
 // [contract.Condition] says, must be the only one at all, and so must a transaction; the queue
-// ensures that); number the accepted ones densely after the head; write their log and live rows;
-// commit. Then it hands the events to the hub, has the new head announced to the other processes
-// ([contract.Notifier]), and answers the writers. No commit waits for an announcement.
+// ensures that); number the accepted ones densely after the head; write their log and live rows,
+// and the rows of indexes that they change; commit. Then it hands the events to the hub, has the
+// new head announced to the other processes ([contract.Notifier]), and answers the writers. No
+// commit waits for an announcement.
 //
 // # The walk of one event
 //
@@ -223,8 +227,8 @@
 //     [Engine.BeforeAdopting] has set, which uses no other lock of this list.
 //
 // All others are mutexes, each named mu or after what it guards: those of hub, queue, directories,
-// coalescer, announcer, deltas, ahead, left, rowCache, Polls, tailer, lock, Metrics and
-// Event.memoMu. They may be taken while a lock is held. No code that holds one calls a Backend,
+// indexesChanged, coalescer, announcer, deltas, ahead, left, rowCache, Polls, tailer, lock, Metrics
+// and Event.memoMu. They may be taken while a lock is held. No code that holds one calls a Backend,
 // waits, or takes another, but for three: the hub counts, and hands its events to the cache, while
 // it is locked, and so Metrics.mu and rowCache.mu come after hub.mu; and a round is made while
 // Polls.mu is held, so tailer.mu comes after it.

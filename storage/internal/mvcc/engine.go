@@ -141,6 +141,11 @@ type Engine struct {
 	undo   *undo
 	ahead  *ahead
 	left   *left
+	// indexes are the declarations that the process knows, nil for none. indexesMu protects
+	// indexesChanged, which is closed when their generation is another one.
+	indexes        atomic.Pointer[knownIndexes]
+	indexesMu      sync.Mutex
+	indexesChanged chan struct{}
 	// directories are those that are to be recorded.
 	directories directories
 	// identity is that of the store when it was opened.

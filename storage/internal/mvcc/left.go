@@ -38,8 +38,8 @@ func (l *left) link(next reader) reader { l.reader = next; return l }
 // the page after it.
 func (l *left) Page(ctx context.Context, o RangeOptions) (*RangeResult, error) {
 	res, err := l.reader.Page(ctx, o)
-	if err != nil {
-		return nil, err
+	if err != nil || o.By != nil {
+		return res, err
 	}
 	if o.At = res.Revision; res.More {
 		if n, known := l.from(o); known {

@@ -63,7 +63,7 @@ func (s *shared) Poll(ctx context.Context, stores []contract.Backend, due int) (
 	polled := make([]contract.Polled, len(stores))
 	for i, b := range stores {
 		p, m := &polled[i], b.(*shared).polled
-		if p.Quota, p.State, p.Err = m.Quota(ctx); p.Err != nil || i >= due {
+		if p.Quota, p.Generation, p.State, p.Err = m.Quota(ctx); p.Err != nil || i >= due {
 			continue
 		}
 		expired, next, err := m.Expired(ctx, 1)

@@ -68,15 +68,20 @@ func (s *Engine) quotaLoop(ctx context.Context) {
 	}
 }
 
-// quota reads the quota, unless a poll has told it a short while ago.
+// quota reads the quota, unless a poll has told it a short while ago. The declarations of indexes
+// are read if they have changed.
 func (s *Engine) quota(ctx context.Context) (q contract.Quota, st contract.State, err error) {
 	if p, ok := s.tailer.lastPoll(s.cfg.QuotaInterval / 2); ok {
-		return p.Quota, p.State, nil
+		return p.Quota, p.State, s.follow(ctx, p.Generation)
 	}
+	var generation int64
 	st, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
-		q, st, err = s.b.Quota(ctx)
+		q, generation, st, err = s.b.Quota(ctx)
 		return st, err
 	})
+	if err == nil {
+		err = s.follow(ctx, generation)
+	}
 	return q, st, err
 }
 

@@ -50,6 +50,9 @@ import (
 //   - left answers Count. The proof is the page at which the count begins. The count of a page
 //     before it, in the same list, tells how many keys are left.
 //
+// A page by an index has a part of the keys of its range. The memories of ranges do not know which
+// part: ahead, rows and left let the next reader answer, and remember nothing of it.
+//
 // # Why in this order
 //
 // A live row is the newest row of its key. rows knows live rows only, so it stands below undo, and
@@ -119,6 +122,9 @@ func (r *source) State(ctx context.Context) (contract.State, error) {
 // Page implements reader.
 func (r *source) Page(ctx context.Context, o RangeOptions) (*RangeResult, error) {
 	q := contract.PageQuery{Start: o.From, End: o.End, At: o.At, Limit: o.Limit, KeysOnly: o.KeysOnly}
+	if o.By != nil {
+		q.Entries = o.By.Entries
+	}
 	var p *contract.Page
 	_, err := r.s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		if p, err = r.s.b.Page(ctx, q); err != nil {
@@ -128,6 +134,9 @@ func (r *source) Page(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	})
 	if err != nil {
 		return nil, err
+	}
+	if o.By != nil && p.Generation != o.By.Generation {
+		return nil, contract.ErrOtherIndexes
 	}
 	res := newResult(o, p.State)
 	res.KVs, res.More = make([]KeyValue, len(p.Rows)), p.More

@@ -382,6 +382,9 @@ func (r *rows) Cached(start, end contract.Key) bool {
 
 // Page implements reader.
 func (r *rows) Page(ctx context.Context, o RangeOptions) (*RangeResult, error) {
+	if o.By != nil {
+		return r.reader.Page(ctx, o)
+	}
 	if res, err := r.cachedPage(ctx, o); res != nil || err != nil {
 		return res, err
 	}

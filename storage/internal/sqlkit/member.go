@@ -217,6 +217,7 @@ func (m *Member[L]) polled(c Cursor, place contract.Place, number int64, p *cont
 		m.leave()
 	}
 	p.Quota, p.Due = contract.Quota{Objects: c.Int(3), Bytes: c.Int(4)}, contract.Never
+	p.Generation = c.Int(6)
 	if expiry := c.Int(5); expiry != math.MaxInt64 {
 		p.Due = p.State.DueIn(expiry)
 	}

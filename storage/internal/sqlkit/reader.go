@@ -24,7 +24,8 @@ type Reader struct {
 	count, countUpTo, expired, firstAt, sweep, size                    Read
 	leases, lapsing, attached, stateForKeys                            Read
 	attachedTo, countLeases                                            Read
-	usage, growth, quota, everywhere                                   Read
+	usage, growth, quota, everywhere, indexes                          Read
+	pageOf, countOf                                                    func(n int) string
 }
 
 // NewReader makes a Reader, of which reads bounds the classes Single and List, and tails the class
@@ -67,10 +68,14 @@ func NewReader(db Runner, s *Statements, reads, tails *Turns) *Reader {
 			OneRow: true},
 		growth: Read{What: "measure what was written", Class: Maintenance, SQL: s.Growth, Columns: 4,
 			OneRow: true},
-		quota: Read{What: "read the quota", Class: Maintenance, SQL: s.Quota, Columns: 2,
+		quota: Read{What: "read the quota", Class: Maintenance, SQL: s.Quota, Columns: 3,
 			OneRow: true},
 		everywhere: Read{What: "read a key of all stores", Class: List, SQL: s.Everywhere,
 			Columns: 3},
+		indexes: Read{What: "read the indexes", Class: Maintenance, SQL: s.Indexes, Columns: 2,
+			OneRow: true},
+		pageOf:  s.PageOf,
+		countOf: s.CountOf,
 	}
 }
 
@@ -288,20 +293,29 @@ func (r *Reader) Page(ctx context.Context, q contract.PageQuery) (*contract.Page
 		err   error
 	)
 	low, high := at(q.At)
-	read := &r.page
-	if q.KeysOnly {
+	read, args := &r.page, []any{q.Start, q.End, low, high, int64(q.Limit)}
+	switch {
+	case len(q.Entries) > 0:
+		read = &Read{What: "list keys by an index", Class: List, SQL: r.pageOf(len(q.Entries)),
+			Columns: 6}
+		args = append(args, q.Entries)
+	case q.KeysOnly:
 		read = &r.pageKeys
 	}
 	p.State, err = r.query(ctx, read, func(c Cursor) error {
 		row := keyRow(c)
-		if !q.KeysOnly {
+		if row.Key == "" {
+			p.Generation = c.Int(1)
+			return nil
+		}
+		if read != &r.pageKeys {
 			if row.Value = c.Value(5); row.Value == nil {
 				return contract.LostValue(row.Key, row.Revision)
 			}
 		}
 		p.Rows = append(p.Rows, row)
 		return bytes.add(len(row.Value))
-	}, q.Start, q.End, low, high, int64(q.Limit))
+	}, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -349,6 +363,27 @@ func (r *Reader) Count(ctx context.Context, start, end contract.Key, upto contra
 		return nil
 	}, args...)
 	return n, st, err
+}
+
+// CountEntries implements [contract.Backend].
+func (r *Reader) CountEntries(ctx context.Context, entries []contract.Entry, start,
+	end contract.Key, limit int64) (n int64, st contract.State, err error) {
+	read := &Read{What: "count keys by an index", Class: List, SQL: r.countOf(len(entries)),
+		Columns: 1, OneRow: true}
+	st, err = r.query(ctx, read, func(c Cursor) error {
+		n = c.Int(0)
+		return nil
+	}, start, end, limit, entries)
+	return n, st, err
+}
+
+// Indexes implements [contract.Backend].
+func (r *Reader) Indexes(ctx context.Context) (x *contract.Indexes, st contract.State, err error) {
+	st, err = r.query(ctx, &r.indexes, func(c Cursor) (err error) {
+		x, err = contract.UnmarshalIndexes(c.Int(0), string(c.Value(1)))
+		return err
+	})
+	return x, st, err
 }
 
 // Expired implements [contract.Backend]. One row more than the limit tells when the next key
@@ -495,9 +530,13 @@ func (r *Reader) Growth(ctx context.Context,
 }
 
 // Quota implements [contract.Backend].
-func (r *Reader) Quota(ctx context.Context) (contract.Quota, contract.State, error) {
-	u, st, err := r.measure(ctx, &r.quota)
-	return contract.Quota(u), st, err
+func (r *Reader) Quota(ctx context.Context) (q contract.Quota, generation int64, st contract.State,
+	err error) {
+	st, err = r.query(ctx, &r.quota, func(c Cursor) error {
+		q, generation = contract.Quota{Objects: c.Int(0), Bytes: c.Int(1)}, c.Int(2)
+		return nil
+	})
+	return q, generation, st, err
 }
 
 // Everywhere implements [contract.Backend] where the stores share tables.

@@ -46,7 +46,7 @@ type Runner interface {
 	// Query runs a read and calls each for its rows, in order, until it returns false: then it
 	// gives up the rest and returns nil. Arguments are of the types int64, bool, [contract.Key],
 	// []contract.Key and []contract.RowID, in the order in which the fields of [Statements] name
-	// them. Errors are of type *[contract.Error].
+	// them. Entries, of type []contract.Entry, come last. Errors are of type *[contract.Error].
 	Query(ctx context.Context, r *Read, each func(Cursor) bool, args ...any) error
 }
 
@@ -142,8 +142,18 @@ type Statements struct {
 	// in one row. Parameters: the revision; the ID below which the parts after it are. Columns: as
 	// those of Usage, the bytes of the keys and values that were replaced, the number of rows.
 	Growth string
-	// Quota reads what the store may hold, in one row. Columns: objects, bytes.
+	// Quota reads what the store may hold, in one row. Columns: objects, bytes, the generation of
+	// the indexes.
 	Quota string
+	// Indexes reads the declarations of indexes, in one row. Columns: generation, text (NULL for
+	// none).
+	Indexes string
+	// PageOf is Page for the keys that have one of n entries. Parameters: those of Page, then the
+	// entries. A row more, the first, has the empty key, and the generation in the place of the ID.
+	PageOf func(n int) string
+	// CountOf counts the keys of a range that have one of n entries, in one row, and stops at the
+	// limit for each. Parameters: start, end, limit, the entries. Column: their number.
+	CountOf func(n int) string
 	// Everywhere reads a key in all stores that were not dropped, where these share tables.
 	// Parameter: the key. Columns: the store's name, revision, value (NULL if the row of the log is
 	// missing).

@@ -22,9 +22,13 @@ type Conn interface {
 	// Insert writes a row of the log, at the time of the state, and a live row for each record.
 	Insert(token contract.Token, at contract.State, records []contract.Record) error
 	// Erase removes at most limit live rows, and as many log rows before the head of the state, and
-	// all aborted tokens and directories. It returns how many live rows and log rows it has
-	// removed.
+	// as many rows of the index, and all aborted tokens and directories. It returns how many live
+	// rows, log rows and rows of the index it has removed.
 	Erase(limit int, at contract.State) (int, error)
+	// Reindex, SetIndexes and DropEntries do what those of [contract.Tx] do.
+	Reindex(keys []contract.Reindexed) error
+	SetIndexes(generation int64, text string) error
+	DropEntries(low, high contract.Entry, limit int) (int, error)
 	// Fingerprint is that of the database to which the connection leads.
 	Fingerprint() string
 }
@@ -62,7 +66,9 @@ type TxStatements struct {
 	// time of the marker; epoch, compacted, swept, and a fingerprint, "" to leave the one that is
 	// there.
 	Mark []Change
-	// Clear deletes all rows of the three tables. No parameters.
+	// Indexes reads the declarations of indexes. Columns: generation, text (NULL for none).
+	Indexes string
+	// Clear deletes all rows of the four tables. No parameters.
 	Clear []string
 	// Renew gives the store another identity. No parameters.
 	Renew string
@@ -227,6 +233,41 @@ func (t *Tx) PutDirectories(directories []contract.Directory) error {
 		}
 	}
 	return nil
+}
+
+// Indexes implements [contract.Tx].
+func (t *Tx) Indexes() (x *contract.Indexes, err error) {
+	err = t.conn.Select(&Read{What: "read the indexes", SQL: t.sql.Indexes, Columns: 2},
+		func(c Cursor) (err error) {
+			x, err = contract.UnmarshalIndexes(c.Int(0), string(c.Value(1)))
+			return err
+		})
+	if err == nil && x == nil {
+		err = contract.ErrEmptyStore
+	}
+	return x, err
+}
+
+// SetIndexes implements [contract.Tx].
+func (t *Tx) SetIndexes(x *contract.Indexes) error {
+	text, err := contract.MarshalIndexes(x)
+	if err != nil {
+		return err
+	}
+	return t.conn.SetIndexes(x.Generation, text)
+}
+
+// Reindex implements [contract.Tx].
+func (t *Tx) Reindex(keys []contract.Reindexed) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	return t.conn.Reindex(keys)
+}
+
+// DropEntries implements [contract.Tx].
+func (t *Tx) DropEntries(low, high contract.Entry, limit int) (int, error) {
+	return t.conn.DropEntries(low, high, limit)
 }
 
 // Insert implements [contract.Tx]. It gathers records to as many as a commit group may have.

@@ -185,7 +185,8 @@ func (d *DB) Dump(ctx context.Context, dir string) (*Dump, error) {
 	defer tx.Rollback()
 	dump := &Dump{}
 	for _, name := range []string{"rowkeeper_store", "rowkeeper_log", "rowkeeper_live",
-		"rowkeeper_lease", "rowkeeper_aborted", "rowkeeper_resource"} {
+		"rowkeeper_lease", "rowkeeper_aborted", "rowkeeper_resource",
+		"rowkeeper_index"} {
 		t, err := d.copyTable(ctx, tx, name)
 		if err != nil {
 			return nil, err

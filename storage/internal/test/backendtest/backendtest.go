@@ -82,6 +82,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Subject) {
 		{name: "Usage", run: testUsage},
 		{name: "Quota", run: testQuota},
 		{name: "Directories", run: testDirectories},
+		{name: "Indexes", run: testIndexes},
 		{name: "Drop", run: testDrop},
 		{name: "Model", run: testModel},
 		{name: "LastTransactions", run: testLastTransactions},

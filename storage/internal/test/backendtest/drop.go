@@ -69,7 +69,7 @@ func testQuota(f *fixture) {
 		if want != (contract.Quota{}) {
 			f.must(contract.SetQuota(f.ctx, f.b, want))
 		}
-		q, st, err := f.b.Quota(f.ctx)
+		q, _, st, err := f.b.Quota(f.ctx)
 		f.must(err)
 		if q != want || st.Head != f.seen {
 			f.Errorf("the quota is %+v at %+v, want %+v", q, st, want)
@@ -189,7 +189,7 @@ func testDrop(f *fixture) {
 	if id.Store == was.Store || id.Store == "" || id.Recorded != "" || id.Epoch != 3 {
 		f.Errorf("the identity is %+v, and was %+v", id, was)
 	}
-	if q, _, err := f.b.Quota(f.ctx); err != nil || q != (contract.Quota{}) {
+	if q, _, _, err := f.b.Quota(f.ctx); err != nil || q != (contract.Quota{}) {
 		f.Errorf("the quota is %+v, %v", q, err)
 	}
 	if r := f.put("k1", 0, "new"); r != 2001 {

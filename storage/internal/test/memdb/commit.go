@@ -98,10 +98,14 @@ func (t *tables) apply(m *contract.Mutation, o *contract.Outcome, token contract
 	if err := t.append(row); err != nil {
 		return err
 	}
+	l := liveRow{key: m.Key, id: o.ID(), create: o.Create,
+		version: o.Version, lease: o.Lease, expiry: m.Expiry(now), entries: m.Entries}
+	if !m.Indexed {
+		l.entries = t.current(m.Key).entries
+	}
 	t.remove(m.Key)
 	if m.Delete {
 		return nil
 	}
-	return t.insert(liveRow{key: m.Key, id: o.ID(), create: o.Create,
-		version: o.Version, lease: o.Lease, expiry: m.Expiry(now)})
+	return t.insert(l)
 }

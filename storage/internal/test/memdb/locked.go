@@ -124,6 +124,7 @@ func (x *tx) Renew() error {
 	x.changed = true
 	s := &x.t.store
 	s.identity, s.fingerprint, s.boot, s.quota = s.identity+"'", "", "", contract.Quota{}
+	s.indexes = contract.Indexes{}
 	return nil
 }
 
@@ -143,6 +144,41 @@ func (x *tx) PutDirectories(directories []contract.Directory) error {
 	}
 	x.t.directories = append(all, directories...)
 	return nil
+}
+
+func (x *tx) Indexes() (*contract.Indexes, error) { return x.t.store.declared(), nil }
+
+func (x *tx) SetIndexes(declared *contract.Indexes) error {
+	x.changed = true
+	x.t.store.indexes = *declared
+	x.t.store.indexes.All = slices.Clone(declared.All)
+	return nil
+}
+
+func (x *tx) Reindex(keys []contract.Reindexed) error {
+	for _, k := range keys {
+		if i, found := x.t.livePlace(k.Key); found && x.t.live[i].id == k.ID {
+			x.changed = true
+			x.t.live[i].entries = k.Entries
+		}
+	}
+	return nil
+}
+
+// DropEntries finds the entries where the keys have them. There is no other table.
+func (x *tx) DropEntries(low, high contract.Entry, limit int) (n int, err error) {
+	x.changed = true
+	for i := range x.t.live {
+		l := &x.t.live[i]
+		l.entries = slices.DeleteFunc(slices.Clone(l.entries), func(e contract.Entry) bool {
+			if e < low || e >= high || n == limit {
+				return false
+			}
+			n++
+			return true
+		})
+	}
+	return n, nil
 }
 
 func (x *tx) Insert(token contract.Token, write func(func(*contract.Record) error) error) error {

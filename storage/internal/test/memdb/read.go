@@ -23,6 +23,11 @@ func (b *Backend) read(ctx context.Context, method string) (*tables, contract.St
 // visible tells whether a live row was there at a revision, 0 for now.
 func (l *liveRow) visible(at contract.Revision) bool { return at == 0 || l.id.Revision() <= at }
 
+// has tells whether the key has one of some entries.
+func (l *liveRow) has(some []contract.Entry) bool {
+	return slices.ContainsFunc(some, func(e contract.Entry) bool { return slices.Contains(l.entries, e) })
+}
+
 // row returns what a read of keys says of a live row, without its value.
 func (l *liveRow) row() contract.Row {
 	return contract.Row{Key: l.key, Revision: l.id.Revision(), Part: l.id.Part(), Create: l.create, Version: l.version,
@@ -116,15 +121,18 @@ func (b *Backend) Page(ctx context.Context, q contract.PageQuery) (*contract.Pag
 	}
 	page := &contract.Page{State: st}
 	bytes := 0
+	if len(q.Entries) > 0 {
+		page.Generation = t.store.indexes.Generation
+	}
 	for _, l := range t.between(q.Start, q.End) {
 		if len(page.Rows) == q.Limit || page.More {
 			break
 		}
-		if !l.visible(q.At) {
+		if !l.visible(q.At) || len(q.Entries) > 0 && !l.has(q.Entries) {
 			continue
 		}
 		row := l.row()
-		if !q.KeysOnly {
+		if !q.KeysOnly || len(q.Entries) > 0 {
 			logged := t.row(l.id)
 			if logged == nil {
 				return nil, contract.LostValue(l.key, l.id.Revision())
@@ -355,12 +363,47 @@ func (b *Backend) Growth(ctx context.Context, after contract.Revision) (
 }
 
 // Quota implements [contract.Backend].
-func (b *Backend) Quota(ctx context.Context) (q contract.Quota, st contract.State, err error) {
+func (b *Backend) Quota(ctx context.Context) (q contract.Quota, generation int64, st contract.State, err error) {
 	t, st, err := b.read(ctx, "Quota")
 	if err != nil {
-		return q, st, err
+		return q, 0, st, err
 	}
-	return t.store.quota, st, nil
+	return t.store.quota, t.store.indexes.Generation, st, nil
+}
+
+// Indexes implements [contract.Backend].
+func (b *Backend) Indexes(ctx context.Context) (*contract.Indexes, contract.State, error) {
+	t, st, err := b.read(ctx, "Indexes")
+	if err != nil {
+		return nil, st, err
+	}
+	return t.store.declared(), st, nil
+}
+
+// declared returns a copy of the declarations.
+func (s *storeRow) declared() *contract.Indexes {
+	x := s.indexes
+	x.All = slices.Clone(x.All)
+	return &x
+}
+
+// CountEntries implements [contract.Backend].
+func (b *Backend) CountEntries(ctx context.Context, entries []contract.Entry, start, end contract.Key,
+	limit int64) (n int64, st contract.State, err error) {
+	t, st, err := b.read(ctx, "CountEntries")
+	if err != nil {
+		return 0, st, err
+	}
+	for _, e := range entries {
+		var of int64
+		for _, l := range t.between(start, end) {
+			if l.has([]contract.Entry{e}) {
+				of = min(of+1, limit)
+			}
+		}
+		n += of
+	}
+	return n, st, nil
 }
 
 // Everywhere implements [contract.Backend]. There is one store.

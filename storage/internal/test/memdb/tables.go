@@ -35,6 +35,8 @@ type liveRow struct {
 	lease   contract.Lease
 	// expiry is in microseconds since 1970, 0 for never, or the negative of the lease.
 	expiry int64
+	// entries are those of the indexes. Versions share them.
+	entries []contract.Entry
 }
 
 type abortedRow struct {
@@ -48,6 +50,7 @@ type storeRow struct {
 	epoch                       contract.Epoch
 	compacted, swept            contract.Revision
 	quota                       contract.Quota
+	indexes                     contract.Indexes
 }
 
 // next returns a version that begins as a copy of t, for the holder of the commit lock.
@@ -148,7 +151,8 @@ func (t *tables) isAborted(token contract.Token) bool {
 
 // guard reads what [contract.CheckGroup] and [contract.Resolve] ask for, in state st.
 func (t *tables) guard(st contract.State, token contract.Token, at contract.Revision) contract.Guard {
-	return contract.Guard{State: st, Aborted: t.isAborted(token), At: t.token(at)}
+	return contract.Guard{State: st, Aborted: t.isAborted(token), At: t.token(at),
+		Generation: t.store.indexes.Generation}
 }
 
 // token returns the token of the row at the revision, zero if there is none.

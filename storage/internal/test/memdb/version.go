@@ -52,6 +52,12 @@ func (v Version) AllLive() []contract.Record {
 	return records
 }
 
+// Indexes returns the declarations of indexes.
+func (v Version) Indexes() *contract.Indexes { return v.t.store.declared() }
+
+// Entries returns those of a key.
+func (v Version) Entries(k contract.Key) []contract.Entry { return v.t.current(k).entries }
+
 func (l *liveRow) record() contract.Record {
 	return contract.Record{Key: l.key, Revision: l.id.Revision(), Part: l.id.Part(),
 		Create: l.create, Version: l.version, Lease: l.lease, Expiry: max(l.expiry, 0)}

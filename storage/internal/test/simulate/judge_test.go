@@ -318,6 +318,7 @@ func (j *judge) checkTables(v memdb.Version, st contract.State) {
 			j.violate("log", "the live row of %s is %+v", l.Key, l)
 		}
 	}
+	j.checkIndexes(v)
 	aborted := v.Aborted()
 	for _, token := range aborted {
 		if _, before := j.declared[token]; !before {
@@ -347,6 +348,32 @@ func (j *judge) checkTables(v memdb.Version, st contract.State) {
 		}
 		if n.rev() <= st.Compacted && len(seen) == len(allKeys)+len(j.w.processes) {
 			break
+		}
+	}
+}
+
+// checkIndexes compares what the indexes have of the keys with their values: of all keys if an
+// index is ready, and of those that a walk has passed if it is not.
+func (j *judge) checkIndexes(v memdb.Version) {
+	x := v.Indexes()
+	for _, d := range x.In(indexed) {
+		for k, n := range j.model {
+			if !strings.HasPrefix(string(k), string(indexed)) ||
+				d.State != contract.IndexReady && string(k) > string(d.Built) {
+				continue
+			}
+			want := entriesOf(&contract.Indexes{All: []contract.Index{*d}}, n.row.Value)
+			var has []contract.Entry
+			for _, e := range v.Entries(k) {
+				if e.Index() == d.ID {
+					has = append(has, e)
+				}
+			}
+			if len(has) != 1 || has[0] != contract.UnknownEntry(d.ID) &&
+				has[0] != want[0] {
+				j.violate("index", "the index %d, which is %s, has %q of %s, whose value is %s", d.ID,
+					d.State, has, k, n.row.Value)
+			}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package simulate
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 )
 
@@ -16,7 +17,9 @@ type plan struct {
 	Processes       int
 	Relaxed, Window bool
 	Cache           int
-	Actions         []action
+	// Indexes: an index is declared, dropped and built now and then.
+	Indexes bool
+	Actions []action
 }
 
 // action is what happens next, and how much time the world gets after it.
@@ -63,8 +66,8 @@ func (p plan) GoTest(name string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "func Test%s(t *testing.T) {\n\trepeat(t, plan{Kind: %q, Processes: %d, ", name,
 		p.Kind, p.Processes)
-	fmt.Fprintf(&b, "Relaxed: %t, Window: %t, Cache: %d, Actions: []action{\n", p.Relaxed, p.Window,
-		p.Cache)
+	fmt.Fprintf(&b, "Relaxed: %t, Window: %t, Cache: %d, Indexes: %t, Actions: []action{\n",
+		p.Relaxed, p.Window, p.Cache, p.Indexes)
 	for _, a := range p.Actions {
 		fmt.Fprintf(&b, "\t\t%s,\n", a)
 	}
@@ -165,5 +168,12 @@ func newPlan(seed uint64) plan {
 		p.Actions = append(p.Actions, a)
 	}
 	p.Cache = []int{0, 1000, 1 << 20, 1 << 20}[r.IntN(4)]
+	if p.Indexes = r.IntN(3) == 0; p.Indexes {
+		for range 4 + r.IntN(12) {
+			a := action{Do: []string{"declare", "build", "build", "build"}[r.IntN(4)],
+				On: r.IntN(p.Processes), N: r.IntN(1000), Then: r.IntN(patience + 1), Seed: r.Uint64()}
+			p.Actions = slices.Insert(p.Actions, r.IntN(len(p.Actions)), a)
+		}
+	}
 	return p
 }

@@ -335,6 +335,25 @@ func (p *process) client(a *action) {
 			err := s.DeleteExpired(ctx)
 			return func() { w.judge.allowed("reap", err) }
 		})
+	case "declare":
+		begin(func() func() {
+			_, err := s.ChangeIndexes(ctx, func(x *contract.Indexes) (bool, error) {
+				dropped := x.Drop(indexed, "end")
+				if dropped = x.Drop(indexed, "length") || dropped; dropped && a.N%3 == 0 {
+					return true, nil
+				}
+				return true, x.Add(contract.Directory{Path: indexed}, []string{"end", "length"}[a.N%2])
+			})
+			return func() { w.judge.allowed("declare", err) }
+		})
+	case "build":
+		begin(func() func() {
+			_, err := s.BuildIndexes(ctx, indexed, "/a0",
+				func(x *contract.Indexes, kv *mvcc.KeyValue) ([]contract.Entry, bool) {
+					return entriesOf(x, kv.Value), true
+				})
+			return func() { w.judge.allowed("build", err) }
+		})
 	case "fence":
 		begin(func() func() {
 			_, err := s.Fence(ctx)
@@ -343,6 +362,32 @@ func (p *process) client(a *action) {
 	default:
 		panic("no such action: " + a.Do)
 	}
+}
+
+// indexed is a directory of keys that may have an index: of how their values end, or how long they
+// are.
+const indexed contract.Key = "/a/"
+
+// entriesOf are the entries of a value.
+func entriesOf(x *contract.Indexes, value []byte) (entries []contract.Entry) {
+	for _, d := range x.In(indexed) {
+		says := string(value[len(value)-1:])
+		if d.Name == "length" {
+			says = fmt.Sprint("length ", len(value))
+		}
+		entries = append(entries, contract.ValueEntry(d.ID, says))
+	}
+	return entries
+}
+
+// says has a mutation say what its value does to the indexes that its process knows. Some clients
+// do not know what their values say.
+func (o *op) says(s *mvcc.Engine, m contract.Mutation) contract.Mutation {
+	if o.w.plan.Indexes && o.id%3 != 0 && !m.Delete {
+		m.Known = s.Indexes()
+		m.Found = entriesOf(m.Known, m.Value)
+	}
+	return m
 }
 
 // condition is what a write demands of another key, or of a range with its own key in it: mostly
@@ -397,7 +442,11 @@ func (p *process) transaction(a *action, o *op) (m contract.Mutation, rest []con
 func (o *op) transact(ctx context.Context, s *mvcc.Engine, m contract.Mutation,
 	rest []contract.Mutation) func() {
 	o.m, o.rest, o.era = m, rest, s.Era()
-	revision, err := s.Transact(ctx, o.all())
+	all := o.all()
+	for i := range all {
+		all[i] = o.says(s, all[i])
+	}
+	revision, err := s.Transact(ctx, all)
 	return func() {
 		o.w.judge.written(o, contract.Outcome{Accepted: true, Revision: revision}, err)
 	}
@@ -413,7 +462,7 @@ func (o *op) write(ctx context.Context, s *mvcc.Engine, m contract.Mutation, exp
 		// The database does not look at it. It tells whose deletion it is.
 		o.m.Value = []byte(fmt.Sprint(o.id))
 	}
-	done, err := s.Apply(ctx, o.m)
+	done, err := s.Apply(ctx, o.says(s, o.m))
 	return func() { o.w.judge.written(o, done, err) }
 }
 

@@ -437,12 +437,25 @@ func (b *backend) Growth(context.Context, contract.Revision) (contract.Growth, c
 	panic("no store has a quota")
 }
 
-func (b *backend) Quota(ctx context.Context) (contract.Quota, contract.State, error) {
+func (b *backend) Quota(ctx context.Context) (contract.Quota, int64, contract.State, error) {
 	a, err := read(b, ctx, "Quota", "", func(ctx context.Context) (a quotaAnswer, err error) {
-		a.q, a.st, err = b.mem.Quota(ctx)
+		a.q, a.generation, a.st, err = b.mem.Quota(ctx)
 		return a, err
 	}, func(a *quotaAnswer) *contract.State { return &a.st })
-	return a.q, a.st, err
+	return a.q, a.generation, a.st, err
+}
+
+func (b *backend) Indexes(ctx context.Context) (*contract.Indexes, contract.State, error) {
+	a, err := read(b, ctx, "Indexes", "", func(ctx context.Context) (a indexesAnswer, err error) {
+		a.x, a.st, err = b.mem.Indexes(ctx)
+		return a, err
+	}, func(a *indexesAnswer) *contract.State { return &a.st })
+	return a.x, a.st, err
+}
+
+func (b *backend) CountEntries(context.Context, []contract.Entry, contract.Key, contract.Key,
+	int64) (int64, contract.State, error) {
+	panic("nobody lists by an index")
 }
 
 func (b *backend) Everywhere(context.Context, contract.Key) (map[string][]byte, contract.State, error) {
@@ -512,7 +525,12 @@ type (
 		st   contract.State
 	}
 	quotaAnswer struct {
-		q  contract.Quota
+		q          contract.Quota
+		generation int64
+		st         contract.State
+	}
+	indexesAnswer struct {
+		x  *contract.Indexes
 		st contract.State
 	}
 	expiredAnswer struct {
@@ -689,7 +707,7 @@ func (s *shared) Poll(ctx context.Context, _ []contract.Backend, _ int) ([]contr
 				b.conn.CompareAndSwap(conn, nil)
 				conn = b.connect()
 			}
-			if p.Quota, p.State, err = b.mem.Quota(ctx); err != nil {
+			if p.Quota, p.Generation, p.State, err = b.mem.Quota(ctx); err != nil {
 				return p, err
 			}
 			if p.Due, err = b.due(ctx); err != nil {

@@ -1,0 +1,96 @@
+package contract
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestEntryChanges compares with sets: what is taken away and added makes one list of the other,
+// and nothing that stays is touched.
+func TestEntryChanges(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	some := func() (entries []Entry) {
+		for e := range 6 {
+			if rng.IntN(2) == 0 {
+				entries = append(entries, ValueEntry(7, strings.Repeat("x", e)))
+			}
+		}
+		return entries
+	}
+	for range 500 {
+		before, after := some(), some()
+		gone, added := EntryChanges(before, after)
+		for _, e := range before {
+			if slices.Contains(gone, e) == slices.Contains(after, e) {
+				t.Fatalf("%q to %q removes %q", before, after, gone)
+			}
+		}
+		for _, e := range after {
+			if slices.Contains(added, e) == slices.Contains(before, e) {
+				t.Fatalf("%q to %q adds %q", before, after, added)
+			}
+		}
+		if len(before)-len(gone)+len(added) != len(after) {
+			t.Fatalf("%q to %q removes %q and adds %q", before, after, gone, added)
+		}
+		packed := PackEntries(after)
+		if unpacked, err := UnpackEntries(packed); err != nil || !slices.Equal(unpacked, after) {
+			t.Fatalf("%q is unpacked as %q, %v", after, unpacked, err)
+		}
+		if n := len(packed); n > 0 {
+			if _, err := UnpackEntries(packed[:n-1]); err == nil {
+				t.Fatal("entries that were cut off are unpacked")
+			}
+		}
+	}
+}
+
+// TestEntriesOf is about what the committer makes of the entries that a writer has found.
+func TestEntriesOf(t *testing.T) {
+	known := &Indexes{}
+	directory := Directory{Path: "/a/"}
+	for _, name := range []string{"one", "two", "three"} {
+		if err := known.Add(directory, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := []Entry{ExistsEntry(1), ValueEntry(1, "x"), ValueEntry(2, "y"), ValueEntry(3, "z")}
+	now := &Indexes{Generation: known.Generation, Last: known.Last, All: slices.Clone(known.All)}
+	if !now.Drop("/a/", "three") || now.Drop("/a/", "three") {
+		t.Fatal("an index is not dropped once")
+	}
+	if err := now.Add(directory, "three"); err != nil {
+		t.Fatal(err)
+	}
+	if err := now.Add(directory, "one"); err == nil {
+		t.Error("an index is declared twice")
+	}
+	for _, test := range []struct {
+		name string
+		key  Key
+		by   *Indexes
+		want []Entry
+	}{
+		{"what was found, and unknown for an index that came since", "/a/k", known,
+			[]Entry{ExistsEntry(1), ValueEntry(1, "x"), ValueEntry(2, "y"), UnknownEntry(4)}},
+		{"nothing was found", "/a/k", nil,
+			[]Entry{UnknownEntry(1), UnknownEntry(2), UnknownEntry(4)}},
+		{"another history, which has given the IDs otherwise", "/a/k", &Indexes{All: []Index{
+			{ID: 1, Directory: "/a/", Name: "two"}, {ID: 2, Directory: "/b/", Name: "two"},
+			{ID: 4, Directory: "/a/", Name: "three", State: IndexDropping}}},
+			[]Entry{UnknownEntry(1), UnknownEntry(2), UnknownEntry(4)}},
+		{"another directory", "/b/k", known, nil},
+	} {
+		if got := now.Entries(test.key, test.by, found); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %q, not %q", test.name, got, test.want)
+		}
+	}
+	if !now.Covers("/a/k") || now.Covers("/b/k") {
+		t.Error("other keys are covered")
+	}
+	if long := ValueEntry(1, strings.Repeat("v", 1000)); len(long) != EntryBytes {
+		t.Errorf("the entry of a long value has %d bytes", len(long))
+	}
+}
