@@ -83,6 +83,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Subject) {
 		{name: "Quota", run: testQuota},
 		{name: "Directories", run: testDirectories},
 		{name: "Drop", run: testDrop},
+		{name: "Fill", run: testFill},
 		{name: "Model", run: testModel},
 		{name: "LastTransactions", run: testLastTransactions},
 		{name: "WaitForLock", shared: true, run: testWaitForLock},
