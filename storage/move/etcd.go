@@ -110,21 +110,43 @@ func (e *etcd) follow(ctx context.Context, after position, _ clock,
 	watch := e.client.Watch(clientv3.WithRequireLeader(ctx), "\x00", clientv3.WithFromKey(),
 		clientv3.WithRev(int64(after.Revision)+1), clientv3.WithProgressNotify(),
 		clientv3.WithCreatedNotify())
-	for res := range watch {
-		if res.CompactRevision != 0 {
-			return errPassed
+	// What comes while a batch is written is the next batch.
+	waiting := make(chan clientv3.WatchResponse, batchRecords)
+	go func() {
+		defer close(waiting)
+		for res := range watch {
+			select {
+			case waiting <- res:
+			case <-ctx.Done():
+			}
 		}
-		if err := res.Err(); err != nil {
-			return fmt.Errorf("cannot watch the etcd: %w", err)
+	}()
+	for res := range waiting {
+		var events []*clientv3.Event
+		var newest int64
+		for more := true; more; {
+			if res.CompactRevision != 0 {
+				return errPassed
+			}
+			if err := res.Err(); err != nil {
+				return fmt.Errorf("cannot watch the etcd: %w", err)
+			}
+			newest = res.Header.Revision
+			if events = append(events, res.Events...); res.IsProgressNotify() {
+				after.Revision = contract.Revision(newest)
+			}
+			if more = len(events) < batchRecords; more {
+				select {
+				case res, more = <-waiting:
+				default:
+					more = false
+				}
+			}
 		}
-		changes := changesOf(res.Events)
-		if len(changes) > 0 || res.IsProgressNotify() {
-			after.Revision = contract.Revision(res.Header.Revision)
+		if n := len(events); n > 0 {
+			after.Revision = contract.Revision(events[n-1].Kv.ModRevision)
 		}
-		if n := len(res.Events); n > 0 {
-			after.Revision = contract.Revision(res.Events[n-1].Kv.ModRevision)
-		}
-		if err := each(changes, after, contract.Revision(res.Header.Revision)); err != nil {
+		if err := each(changesOf(events), after, contract.Revision(newest)); err != nil {
 			return err
 		}
 	}

@@ -564,12 +564,15 @@ func TestEtcd(t *testing.T) {
 	put("/l", "l", clientv3.WithLease(lease.ID))
 	put("/gone", "gone")
 	transact("/t/3", "/t/1", "/t/2")
+	transact("/s/1", "/s/2", "/s/3", "/s/4") // the others are other parts without the first one
 	put("/a", "a1")
 	to := config(t, "sqlite")
 	m := begin(t, source, to)
 	at := transact("/t/5", "/t/4")
-	_, err = client.Delete(ctx, "/gone")
-	must(err)
+	for _, key := range []string{"/gone", "/s/1"} {
+		_, err = client.Delete(ctx, key)
+		must(err)
+	}
 	at = max(at, put("/t/3", "new"), put("/a", "a2"))
 	m.until(at, 1)
 	m.stop()
@@ -611,7 +614,7 @@ func TestEtcd(t *testing.T) {
 		values[key], _, _ = strings.Cut(v, "@")
 	}
 	compare(t, values, map[string]string{"/a": "a2", "/l": "l", "/t/1": "/t/1", "/t/2": "/t/2",
-		"/t/3": "new", "/t/4": "/t/4", "/t/5": "/t/5", "/w": "w", "/late": "late"})
+		"/t/3": "new", "/s/2": "/s/2", "/s/3": "/s/3", "/s/4": "/s/4", "/t/4": "/t/4", "/t/5": "/t/5", "/w": "w", "/late": "late"})
 	n := opened(t, to, moved)
 	for key := range values {
 		was, _, err := e.Get(ctx, contract.Key(key))
