@@ -75,6 +75,6 @@
 // own.
 //
 // The log of a store is read in the same way, and has no gaps. Expiries are not in it: the last
-// pass writes those that lack. The leases of a store and of an etcd are written at the end, with the
-// time that they have left.
+// pass writes those that lack. The leases of a store and of an etcd are written at the end, with
+// the time that they have left.
 package move

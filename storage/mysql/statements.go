@@ -594,8 +594,8 @@ UPDATE rowkeeper_store s
 SET s.fingerprint = %s
 WHERE s.id = $store AND s.fingerprint IS NULL`
 
-// removeRecords deletes the log rows of some keys, which the live rows name, and removeKeys the live
-// rows. All are found by primary keys. The keys stand for %s.
+// removeRecords deletes the log rows of some keys, which the live rows name, and removeKeys the
+// live rows. All are found by primary keys. The keys stand for %s.
 const removeRecords = `
 DELETE g
 FROM rowkeeper_live l FORCE INDEX (PRIMARY)

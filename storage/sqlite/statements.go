@@ -410,8 +410,8 @@ SELECT id, ttl, expiry FROM rowkeeper_lease`
 const countAll = `
 SELECT count(*) FROM rowkeeper_live`
 
-// removeRecords deletes the log rows of some keys, which the live rows name, and removeKeys the live
-// rows. All are found by primary keys. ?1 is an array of keys in hexadecimal.
+// removeRecords deletes the log rows of some keys, which the live rows name, and removeKeys the
+// live rows. All are found by primary keys. ?1 is an array of keys in hexadecimal.
 const removeRecords = `
 DELETE FROM rowkeeper_log WHERE revision IN (
     SELECT l.revision FROM json_each(?1) a CROSS JOIN rowkeeper_live l ON l.key = unhex(a.value))`

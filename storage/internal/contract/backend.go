@@ -595,8 +595,8 @@ type Tx interface {
 	PutLeases([]LeaseRow) error
 	// DropLeases removes leases.
 	DropLeases([]Lease) error
-	// Remove removes the live rows of keys, and their rows of the log, of as many keys as a group may
-	// have mutations. Keys that do not exist are no error.
+	// Remove removes the live rows of keys, no more than a group may have, and their rows of the
+	// log. Keys that do not exist are no error.
 	Remove([]Key) error
 	// Clear removes all rows of log, live and lease.
 	Clear() error

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestBeforeFill: which store may be filled, and that each turn has a marker of its own, beyond what
-// the source has shown.
+// TestBeforeFill: which store may be filled, and that each turn has a marker of its own, beyond
+// what the source has shown.
 func TestBeforeFill(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for _, c := range []struct {

@@ -4,8 +4,8 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
 
 // Conn runs statements on the connection of a transaction. [View] and [Tx] are made of it.
 //
-// Arguments are of the types int64, string, [contract.Token], []contract.Key and []contract.Lease. The rows of a
-// cursor have no state: its columns are those of the statement. Errors are of type
+// Arguments are of the types int64, string, [contract.Token], []contract.Key and []contract.Lease.
+// The rows of a cursor have no state: its columns are those of the statement. Errors are of type
 // *[contract.Error].
 type Conn interface {
 	// Select runs a read and calls each for its rows, in order. It returns the error of each as it
