@@ -37,7 +37,7 @@ func newMoveCommand() *cobra.Command {
 		Example: "  rowkeeper move --from etcd://127.0.0.1:2379 --cacert ca.crt --cert client.crt \\\n" +
 			"    --key client.key --to-file url\n" +
 			"  rowkeeper move --from kine:sqlite:///var/lib/rancher/k3s/server/db/state.db \\\n" +
-			"    --to postgres://rowkeeper@db.example.com/rowkeeper\n" +
+			"    --to postgres://rowkeeper@db.example.com/rowkeeper?sslmode=verify-full\n" +
 			"  rowkeeper move --from sqlite:///var/lib/rowkeeper/state.db --to-file url --finish",
 		Args: server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
