@@ -348,12 +348,17 @@ func (x *run) done(ctx context.Context, key string, w, was write, res *clientv3.
 	default:
 		w.revision = res.Header.Revision
 		if was.revision == 0 && x.kine {
-			// kine tells another revision of a key that it has created again.
+			// kine tells another revision of a key that it has created again. And if its database
+			// refuses a creation, as SQLite does when it was locked for long, it may confirm that.
 			got, err := x.client.Get(context.WithoutCancel(ctx), key)
-			if err != nil || len(got.Kvs) == 0 {
+			if err != nil {
 				was.doubt = true
 				x.written.put(key, was)
-				return errors.Join(err, fmt.Errorf("%s was created and cannot be read", key))
+				return err
+			}
+			if len(got.Kvs) == 0 {
+				x.Logf("kine has confirmed that it has created %s, and has not", key)
+				return nil
 			}
 			w.revision = got.Kvs[0].ModRevision
 		}
