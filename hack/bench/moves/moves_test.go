@@ -3,9 +3,8 @@ package moves
 import (
 	"bytes"
 	"context"
-	"crypto/md5"
 	"crypto/sha256"
-	"encoding/hex"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -20,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/target"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -53,7 +52,11 @@ func TestMoves(t *testing.T) {
 	} {
 		t.Run(m.from+" to "+m.to, func(t *testing.T) {
 			x := newRun(t, m.from, m.to)
-			x.seed()
+			if m.from == "kine-sqlite" {
+				x.fill() // each write is synced
+			} else {
+				x.seed()
+			}
 			load := x.load()
 			following := x.start("move")
 			following.until("the target has everything")
@@ -288,37 +291,59 @@ func (x *run) seed() {
 	x.Logf("created %d objects in %s", x.n, time.Since(began).Round(time.Millisecond))
 }
 
-// fill creates the objects in kine's table: a million by way of kine would take half an hour.
+// fill creates the objects in kine's table, in PostgreSQL or SQLite: a million by way of kine would
+// take half an hour.
 func (x *run) fill() {
 	x.Helper()
 	began := time.Now()
-	c, err := pgx.Connect(x.Context(), strings.TrimPrefix(target.Source(x.from), "kine:"))
+	source, name := strings.TrimPrefix(target.Source(x.from), "kine:"), "pgx"
+	place := func(n int) string { return fmt.Sprintf("$%d", n) }
+	if file, ok := strings.CutPrefix(source, "sqlite://"); ok {
+		file, _, _ = strings.Cut(file, "?")
+		source, name = "file:"+file+"?_pragma=busy_timeout(30000)", "sqlite"
+		place = func(int) string { return "?" }
+	}
+	db, err := sql.Open(name, source)
 	must(x.T, err)
-	defer c.Close(context.Background())
-	var before int64
-	must(x.T, c.QueryRow(x.Context(), "SELECT max(id) FROM kine").Scan(&before))
-	_, err = c.Exec(x.Context(), `INSERT INTO kine (name, created, deleted, create_revision,
-			prev_revision, lease, value)
-		SELECT '`+prefix+`ns-' || i % 100 || '/' || lpad(i::text, 7, '0'), 1, 0, 0, 0, 0,
-			convert_to(repeat(md5(i::text), 31), 'UTF8')
-		FROM generate_series(0, $1::bigint - 1) i ORDER BY i`, x.n)
+	defer db.Close()
+	tx, err := db.BeginTx(x.Context(), nil)
 	must(x.T, err)
-	rows, err := c.Query(x.Context(), "SELECT id, name FROM kine WHERE id > $1 AND name LIKE $2", before,
-		prefix+"%")
+	defer tx.Rollback()
+	const rows = 500
+	for from := 0; from < x.n; from += rows {
+		var text []string
+		var args []any
+		for i := from; i < min(from+rows, x.n); i++ {
+			text = append(text, fmt.Sprintf("(%s, 1, 0, 0, 0, 0, %s)", place(len(args)+1),
+				place(len(args)+2)))
+			args = append(args, keyOf(i), filled(i))
+		}
+		_, err := tx.ExecContext(x.Context(), "INSERT INTO kine (name, created, deleted, "+
+			"create_revision, prev_revision, lease, value) VALUES "+strings.Join(text, ", "), args...)
+		must(x.T, err)
+	}
+	must(x.T, tx.Commit())
+	found, err := db.QueryContext(x.Context(), "SELECT id, name FROM kine WHERE created = 1")
 	must(x.T, err)
-	for rows.Next() {
+	defer found.Close()
+	for found.Next() {
 		var w write
 		var key string
-		must(x.T, rows.Scan(&w.revision, &key))
+		must(x.T, found.Scan(&w.revision, &key))
+		if !strings.HasPrefix(key, prefix) {
+			continue
+		}
 		i, err := strconv.Atoi(key[len(key)-7:])
 		must(x.T, err)
-		sum := md5.Sum([]byte(strconv.Itoa(i)))
-		w.value = sha256.Sum256([]byte(strings.Repeat(hex.EncodeToString(sum[:]), 31)))
+		w.value = sha256.Sum256(filled(i))
 		x.written.put(key, w)
 	}
-	must(x.T, rows.Err())
+	must(x.T, found.Err())
 	x.Logf("created %d objects in kine's table in %s", x.n, time.Since(began).Round(time.Millisecond))
 }
+
+// filled is the value of an object that fill has created.
+func filled(i int) []byte { return value(rand.New(rand.NewPCG(3, uint64(i)))) }
 
 // set writes a key as kube-apiserver does: at the revision that it has.
 func (x *run) set(ctx context.Context, key string, value []byte) error {
