@@ -84,7 +84,8 @@ MOVES ?= 10000
 
 .PHONY: test-moves
 test-moves: ## let "rowkeeper move" move an etcd, kines and stores under load, kill it, and compare; nightly
-	ROWKEEPER_TEST_MOVES=$(MOVES) go -C hack/bench test -v -vet=off -timeout 100m $(TESTFLAGS) ./moves
+	hack/e2e/build.sh etcdutl
+	PATH=$(CURDIR)/bin/cluster:$$PATH ROWKEEPER_TEST_MOVES=$(MOVES) go -C hack/bench test -v -vet=off -timeout 100m $(TESTFLAGS) ./moves
 
 .PHONY: test-race
 test-race: ## run all tests with the race detector
