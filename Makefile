@@ -85,6 +85,14 @@ test-clients: ## let etcd's own tests, Vault, CoreDNS, Cilium and a library of J
 	$(MAKE) --no-print-directory lint MODULES='$(DEAR)' DEAR=
 	for module in $(DEAR); do (cd $$module && go mod tidy -diff) || exit 1; done
 
+# make test-moves MOVES=100000 TESTFLAGS='-run TestMoves/etcd'
+MOVES ?= 10000
+
+.PHONY: test-moves
+test-moves: ## let "rowkeeper move" move an etcd, kines and stores under load, kill it, and compare; nightly
+	hack/e2e/build.sh etcdutl
+	PATH=$(CURDIR)/bin/cluster:$$PATH ROWKEEPER_TEST_MOVES=$(MOVES) go -C hack/bench test -v -vet=off -timeout 100m $(TESTFLAGS) ./moves
+
 .PHONY: test-race
 test-race: ## run all tests with the race detector
 	@$(MAKE) --no-print-directory test-all TESTFLAGS='-race $(TESTFLAGS)'

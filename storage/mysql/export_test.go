@@ -216,6 +216,8 @@ func Statements(store int, keys int64) []Statement {
 		{"some leases", fmt.Sprintf(selectSomeLeases, list), nil, many},
 		{"all leases", selectAllLeases, nil, int(keys)},
 		{"delete leases", fmt.Sprintf(deleteLeases, revisionRows(revisions)), nil, 2 * many},
+		{"remove log", fmt.Sprintf(removeRecords, keyList(names)), nil, 3 * many},
+		{"remove live", fmt.Sprintf(removeKeys, keyList(names)), nil, 2 * many},
 		{"first row", selectFirstAt, []any{head / 2}, 1},
 		{"records", selectRecords, nil, 4 * int(keys)},
 		{"identity", selectIdentity, nil, 1},

@@ -174,6 +174,8 @@ func (w *working) Change(sql string, args ...any) error {
 			args[i] = literal(a)
 		case []contract.Lease:
 			args[i] = revisionRows(a)
+		case []contract.Key:
+			args[i] = keyList(a)
 		}
 	}
 	x.statement(sql, args...)

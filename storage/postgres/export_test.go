@@ -34,7 +34,7 @@ func Statements() []Statement {
 		{"mark", sqlMark, true}, {"record_fingerprint", sqlRecordFingerprint, true},
 		{"identity", sqlIdentity, false},
 		{"record_boot", sqlRecordBoot, true}, {"size", sqlSize, false},
-		{"usage", sqlUsage, false}, {"erase", sqlErase, true}, {"renew", sqlRenew, true},
+		{"usage", sqlUsage, false}, {"erase", sqlErase, true}, {"remove", sqlRemove, true}, {"renew", sqlRenew, true},
 		{"growth", sqlGrowth, false}, {"quota", sqlQuota, false}, {"set_quota", sqlSetQuota, true},
 		{"everywhere", sqlEverywhere, false}, {"directories", sqlDirectories, true},
 		{"put_directory", sqlPutDirectory, true},

@@ -110,6 +110,7 @@ var inTransaction = sqlkit.TxStatements{
 	SetCompacted:      sqlCompact,
 	RecordFingerprint: sqlRecordFingerprint,
 	Mark:              []sqlkit.Change{{SQL: sqlMark, Args: 7}},
+	Remove:            []string{sqlRemove},
 	Clear:             []string{sqlClear},
 	Indexes:           sqlTheIndexes,
 	Renew:             sqlRenew,
@@ -1014,6 +1015,18 @@ WITH keys AS MATERIALIZED (
     DELETE FROM rowkeeper_resource WHERE store = $store::integer
 )
 SELECT (SELECT count(*) FROM dead) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM left_out)`)
+
+// sqlRemove deletes the live rows of some keys, by their primary key, and the log rows that these
+// name, by that of the log. It runs under the commit lock.
+//
+// $1 keys.
+var sqlRemove = ofStore(`
+WITH dead AS (
+    DELETE FROM rowkeeper_live l USING (SELECT $store::integer AS store, unnest($1::bytea[]) AS key) k
+    WHERE l.store = k.store AND l.key = k.key
+    RETURNING l.store, l.revision
+)
+DELETE FROM rowkeeper_log g USING dead d WHERE g.store = d.store AND g.revision = d.revision`)
 
 // sqlRenew makes the store's row that of another store.
 var sqlRenew = ofStore(`

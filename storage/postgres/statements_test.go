@@ -194,6 +194,7 @@ var arguments = func() map[string]struct {
 		"size":                   {``, 2},
 		"usage":                  {``, 203_000},
 		"erase":                  {`500`, 3010},
+		"remove":                 {array(group, "bytea", key), 4 * group},
 		"renew":                  {``, 1},
 		"growth":                 {`119501, -61185023`, 1002},
 		"quota":                  {``, 3},

@@ -59,6 +59,7 @@ var inTransaction = sqlkit.TxStatements{
 	RecordFingerprint: updateFingerprint,
 	Mark: []sqlkit.Change{{SQL: insertMarker, Args: 3},
 		{SQL: updateEpoch, First: 3, Args: 4}},
+	Remove:   []string{removeRecords, removeKeys},
 	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog, deleteAllEntries},
 	Indexes:  selectTheIndexes,
 	Renew:    renewStore,
@@ -494,6 +495,15 @@ SELECT id, ttl, expiry FROM rowkeeper_lease`
 // countAll walks all live rows.
 const countAll = `
 SELECT count(*) FROM rowkeeper_live`
+
+// removeRecords deletes the log rows of some keys, which the live rows name, and removeKeys the
+// live rows. All are found by primary keys. ?1 is an array of keys in hexadecimal.
+const removeRecords = `
+DELETE FROM rowkeeper_log WHERE revision IN (
+    SELECT l.revision FROM json_each(?1) a CROSS JOIN rowkeeper_live l ON l.key = unhex(a.value))`
+
+const removeKeys = `
+DELETE FROM rowkeeper_live WHERE key IN (SELECT unhex(value) FROM json_each(?1))`
 
 // deleteAllLeases, deleteAllLive and deleteAllLog delete without looking at rows.
 const deleteAllLeases = `

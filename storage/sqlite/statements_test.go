@@ -60,6 +60,10 @@ var plans = map[string]struct{ text, plan string }{
 		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
 	"deleteLeases": {deleteLeases, "SEARCH rowkeeper_lease USING INTEGER PRIMARY KEY (rowid=?); " +
 		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
+	"removeRecords": {removeRecords, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); LIST SUBQUERY; " +
+		"SCAN a VIRTUAL TABLE INDEX 1:; SEARCH l USING PRIMARY KEY (key=?); "},
+	"removeKeys": {removeKeys, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); " +
+		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
 	"selectAllLeases": {selectAllLeases, "SCAN rowkeeper_lease; "},
 	"deleteAllLeases": {deleteAllLeases, ""},
 	"selectLive":      {selectLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},

@@ -618,6 +618,9 @@ type Tx interface {
 	PutLeases([]LeaseRow) error
 	// DropLeases removes leases.
 	DropLeases([]Lease) error
+	// Remove removes the live rows of keys, no more than a group may have, and their rows of the
+	// log. Keys that do not exist are no error. Rows of the index stay.
+	Remove([]Key) error
 	// Clear removes all rows of log, live and lease, and of the index.
 	Clear() error
 	// Erase removes at most limit (> 0) rows of live, and as many of the log, of which it leaves

@@ -60,8 +60,11 @@ func afterRecreation(st State, token Token) State {
 }
 
 // marked is the state after a fence that leaves nothing of what was before it.
-func marked(st State, epoch Epoch, token Token) State {
-	f := Fence{Token: token, Jump: slowJump, PerSecond: slowPerSecond}
+func marked(st State, epoch Epoch, token Token) State { return markedBeyond(st, epoch, 0, token) }
+
+// markedBeyond is marked, and beyond a revision of another history, too.
+func markedBeyond(st State, epoch Epoch, seen Revision, token Token) State {
+	f := Fence{Seen: Position{Revision: seen}, Token: token, Jump: slowJump, PerSecond: slowPerSecond}
 	st.Head = Position{Epoch: epoch, Revision: f.Marker(st), Token: token}
 	st.Compacted, st.Swept = st.Head.Revision, st.Head.Revision
 	return st

@@ -71,9 +71,10 @@ func LostValue(key Key, r Revision) *Error {
 // ErrEmptyStore is for a database whose state cannot be read.
 var ErrEmptyStore = Damaged("the table rowkeeper_store has lost its row, or rowkeeper_log all rows")
 
-// ErrDropped is for a store that was dropped.
-var ErrDropped = Errorf(Invalid, "the store was dropped and holds nothing any more: name another "+
-	"store, or create it again by `rowkeeper stores create` and restart the server")
+// ErrDropped is for a store that was dropped, or is closed by a move; see fill.go.
+var ErrDropped = Errorf(Invalid, "the store was dropped, or is one end of a move: name another "+
+	"store, create it again by `rowkeeper stores create`, or end the move by `rowkeeper move "+
+	"--finish`, and restart the server")
 
 // ErrStartingUp is for a server that takes no connections yet, since it starts up or recovers.
 var ErrStartingUp = errors.New("the database server is starting up")

@@ -327,16 +327,22 @@ func DropStore(ctx context.Context, c Config) (dropped bool, err error) {
 
 // withBackend calls f with the store that is meant.
 func (c Config) withBackend(ctx context.Context, f func(contract.Backend) error) error {
-	c = c.withDefaults()
-	driver, err := c.driver()
-	if err != nil {
-		return err
-	}
-	b, err := contract.OpenBackend(ctx, driver, c.URL, c.driverOptions())
+	b, err := OpenBackend(ctx, c)
 	if err != nil {
 		return err
 	}
 	return errors.Join(f(b), b.Close())
+}
+
+// OpenBackend opens the store that is meant below the engine: for what is done to stores that no
+// server uses. The caller closes it.
+func OpenBackend(ctx context.Context, c Config) (contract.Backend, error) {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return nil, err
+	}
+	return contract.OpenBackend(ctx, driver, c.URL, c.driverOptions())
 }
 
 func (c Config) withDefaults() Config {

@@ -4,8 +4,8 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
 
 // Conn runs statements on the connection of a transaction. [View] and [Tx] are made of it.
 //
-// Arguments are of the types int64, string, [contract.Token] and []contract.Lease. The rows of a
-// cursor have no state: its columns are those of the statement. Errors are of type
+// Arguments are of the types int64, string, [contract.Token], []contract.Key and []contract.Lease.
+// The rows of a cursor have no state: its columns are those of the statement. Errors are of type
 // *[contract.Error].
 type Conn interface {
 	// Select runs a read and calls each for its rows, in order. It returns the error of each as it
@@ -56,6 +56,8 @@ type TxStatements struct {
 	Leases string
 	// DropLeases deletes leases. Parameter: the IDs.
 	DropLeases string
+	// Remove deletes log rows and live rows of keys. Each statement has one parameter: the keys.
+	Remove []string
 	// Abort records an aborted token. Parameters: the token, the revision that its group had seen.
 	Abort string
 	// SetCompacted sets compacted. Parameter: the revision.
@@ -190,6 +192,16 @@ func (t *Tx) PutLeases(rows []contract.LeaseRow) error { return t.conn.PutLeases
 // DropLeases implements [contract.Tx].
 func (t *Tx) DropLeases(leases []contract.Lease) error {
 	return t.conn.Change(t.sql.DropLeases, leases)
+}
+
+// Remove implements [contract.Tx].
+func (t *Tx) Remove(keys []contract.Key) error {
+	for _, sql := range t.sql.Remove {
+		if err := t.conn.Change(sql, keys); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Clear implements [contract.Tx].

@@ -63,6 +63,7 @@ func (s *etcdServer) begin(ctx context.Context) error {
 }
 
 func (s *etcdServer) Address() string                  { return s.address }
+func (s *etcdServer) source() string                   { return "etcd" + strings.TrimPrefix(s.address, "http") }
 func (s *etcdServer) Processes() []int                 { return []int{s.PID()} }
 func (s *etcdServer) DataDirs() []string               { return []string{s.Dir} }
 func (s *etcdServer) Checkpoint(context.Context) error { return nil }

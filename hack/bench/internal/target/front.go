@@ -27,6 +27,7 @@ func frontOn(onDatabase serve) serve {
 		f := &composed{
 			Server:  database,
 			address: address,
+			behind:  database.Address(),
 			about:   "rowkeeper etcd: one process in front of the database",
 			front: program(dir, syscall.SIGTERM, p.Rowkeeper, "etcd",
 				"--database="+database.Address(), "--listen-client-urls="+address),

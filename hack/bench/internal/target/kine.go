@@ -51,6 +51,7 @@ func startKine(ctx context.Context, dir string, p Programs, database Server) (Se
 	k := &composed{
 		Server:  database,
 		address: "http://" + address,
+		behind:  "kine:" + endpoint,
 		about:   "kine " + build.Main.Version + ": " + about,
 		front: program(dir, syscall.SIGTERM, p.Kine,
 			"--listen-address="+address, "--endpoint="+endpoint, "--metrics-bind-address=0",

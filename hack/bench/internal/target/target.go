@@ -120,6 +120,14 @@ func (t Target) CreateStore(ctx context.Context, address, name string) error {
 	return nil
 }
 
+// Source is how "rowkeeper move" names what a server serves.
+func Source(s Server) string {
+	if named, ok := s.(interface{ source() string }); ok {
+		return named.source()
+	}
+	return s.Address()
+}
+
 // Server is the server side of a target.
 type Server interface {
 	// Address is what clients dial.
@@ -192,12 +200,13 @@ type DialOptions struct {
 type composed struct {
 	Server
 	front *programs.Program
-	// address replaces that of the database.
-	address string
-	about   string
+	// address replaces that of the database, and behind is how "rowkeeper move" names that.
+	address, behind string
+	about           string
 }
 
 func (c *composed) Address() string  { return c.address }
+func (c *composed) source() string   { return c.behind }
 func (c *composed) Processes() []int { return append(c.Server.Processes(), c.front.PID()) }
 
 func (c *composed) Settings(ctx context.Context) ([]string, error) {

@@ -84,6 +84,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Subject) {
 		{name: "Directories", run: testDirectories},
 		{name: "Indexes", run: testIndexes},
 		{name: "Drop", run: testDrop},
+		{name: "Fill", run: testFill},
 		{name: "Model", run: testModel},
 		{name: "LastTransactions", run: testLastTransactions},
 		{name: "WaitForLock", shared: true, run: testWaitForLock},

@@ -75,6 +75,19 @@ func (x *tx) Mark(st contract.State, fingerprint string) error {
 		Time: micro(st.Now), Deleted: true})
 }
 
+func (x *tx) Remove(keys []contract.Key) error {
+	x.changed = true
+	gone := map[contract.RowID]bool{}
+	for _, k := range keys {
+		if l := x.t.current(k); l.id != 0 {
+			gone[l.id] = true
+			x.t.remove(k)
+		}
+	}
+	x.t.keep(func(r *contract.Row) bool { return !gone[r.ID()] })
+	return nil
+}
+
 func (x *tx) Clear() error {
 	x.changed = true
 	x.t.live, x.t.log, x.t.parts, x.t.leases = nil, nil, nil, nil
@@ -184,7 +197,7 @@ func (x *tx) DropEntries(low, high contract.Entry, limit int) (n int, err error)
 func (x *tx) Insert(token contract.Token, write func(func(*contract.Record) error) error) error {
 	x.changed = true
 	return write(func(r *contract.Record) error {
-		err := x.t.append(contract.Row{Key: r.Key, Revision: r.Revision, Part: r.Part, Create: r.Create,
+		err := x.t.put(contract.Row{Key: r.Key, Revision: r.Revision, Part: r.Part, Create: r.Create,
 			Version: r.Version, Lease: r.Lease, Token: token, Time: micro(x.state.Now),
 			Value: bytes.Clone(r.Value)})
 		if err != nil {

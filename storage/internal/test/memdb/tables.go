@@ -163,6 +163,27 @@ func (t *tables) token(at contract.Revision) (token contract.Token) {
 	return token
 }
 
+// put adds a row to the log or the parts in its place, where no row may be.
+func (t *tables) put(r contract.Row) error {
+	rows, place := &t.log, t.place
+	at := r.Revision
+	if r.Part != 0 {
+		rows, place, at = &t.parts, t.partPlace, r.ID()
+	}
+	i, found := place(at)
+	if found {
+		return contract.Errorf(contract.Data, "there is a row %d", at)
+	}
+	if i == len(*rows) {
+		return t.append(r)
+	}
+	if r.Value == nil {
+		r.Value = []byte{}
+	}
+	*rows = slices.Insert(slices.Clone(*rows), i, r)
+	return nil
+}
+
 // append adds a row to the log or the parts, where the primary key allows it: behind the last one.
 func (t *tables) append(r contract.Row) error {
 	if !r.Deleted && r.Value == nil {
