@@ -18,7 +18,9 @@ import (
 func Await(ctx context.Context, discover discovery.DiscoveryInterface,
 	within time.Duration) error {
 	var last error
-	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, within, true,
+	// It asks less often than a client may by default. Else the client's own limit would make it
+	// wait, and fail at the end with an error of its own.
+	err := wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, within, true,
 		func(ctx context.Context) (bool, error) {
 			var code int
 			err := discover.RESTClient().Get().AbsPath("/readyz").Do(ctx).StatusCode(&code).Error()
