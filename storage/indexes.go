@@ -239,7 +239,7 @@ func (r *objectStore) buildIndexes() (more bool, err error) {
 			return true, err
 		}
 	}
-	return r.mvcc.BuildIndexes(r.lifetime, directory, directory[:len(directory)-1]+"0",
+	return r.mvcc.BuildIndexes(r.lifetime, directory, directory[:len(directory)-1]+"0", r.ours,
 		func(x *contract.Indexes, kv *mvcc.KeyValue) ([]contract.Entry, bool) {
 			data, _, err := r.objects.open(r.lifetime, kv.Key, kv.Revision, kv.Value)
 			if err != nil {

@@ -279,9 +279,13 @@ func TestEncryptedHasNoIndex(t *testing.T) {
 	c := podConfig()
 	c.Transformer = xorTransformer{}
 	r := open(t, store, c)
-	declare(t, r, "label:app")
 	p := pod("a")
 	p.Labels = map[string]string{"app": "secret"}
+	found, _ := r.entriesUnder([]*contract.Index{{ID: 1, Name: "label:app"}}, p)
+	if !slices.Equal(found, []contract.Entry{contract.UnknownEntry(1)}) {
+		t.Errorf("an index has %q of an encrypted object", found)
+	}
+	declare(t, r, "label:app")
 	create(t, r, p)
 	eventually(t, "the index to be dropped", func() bool {
 		x, err := r.mvcc.RefreshIndexes(t.Context())

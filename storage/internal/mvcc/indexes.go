@@ -144,8 +144,10 @@ const buildRows = 500
 
 // BuildIndexes walks a step through the keys of a directory that has indexes to build, and removes
 // rows of indexes that were dropped. found tells which entries a value has under the declarations,
-// nil and false if that is not known. It returns false when there is nothing more to do.
+// nil and false if that is not known. BuildIndexes returns false when there is nothing more to do,
+// or one of the directory's indexes is not ours to build: a step gives a key all of its entries.
 func (s *Engine) BuildIndexes(ctx context.Context, directory, end contract.Key,
+	ours func(*contract.Index) bool,
 	found func(*contract.Indexes, *KeyValue) ([]contract.Entry, bool)) (more bool, err error) {
 	leave, err := s.cfg.Scheduler.turn(ctx)
 	if err != nil {
@@ -166,6 +168,9 @@ func (s *Engine) BuildIndexes(ctx context.Context, directory, end contract.Key,
 	var from []byte
 	building := false
 	for _, d := range x.In(directory) {
+		if !ours(d) {
+			return false, nil
+		}
 		if d.State == contract.IndexBuilding && (!building || string(d.Built) < string(from)) {
 			building, from = true, d.Built
 		}

@@ -32,6 +32,7 @@ func TestIndexIsBuilt(t *testing.T) {
 		}
 		return entries, string(kv.Value) != "?"
 	}
+	ours := func(*contract.Index) bool { return true }
 	declare := func() {
 		t.Helper()
 		if _, err := s.ChangeIndexes(t.Context(), func(x *contract.Indexes) (bool, error) {
@@ -62,7 +63,7 @@ func TestIndexIsBuilt(t *testing.T) {
 		}
 	}
 	declare()
-	if _, err := s.BuildIndexes(t.Context(), directory, end, found); err != nil {
+	if _, err := s.BuildIndexes(t.Context(), directory, end, ours, found); err != nil {
 		t.Fatal(err)
 	}
 	if d := s.Indexes().All[0]; d.State != contract.IndexBuilding || string(d.Built) != string(name(step-1)) {
@@ -77,7 +78,7 @@ func TestIndexIsBuilt(t *testing.T) {
 	}
 	for more := true; more; {
 		var err error
-		if more, err = s.BuildIndexes(t.Context(), directory, end, found); err != nil {
+		if more, err = s.BuildIndexes(t.Context(), directory, end, ours, found); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -130,7 +131,7 @@ func TestIndexIsBuilt(t *testing.T) {
 			t.Fatalf("the index is %+v", s.Indexes().All[0])
 		}
 		for more := true; more; {
-			if more, err = s.BuildIndexes(t.Context(), directory, end, found); err != nil {
+			if more, err = s.BuildIndexes(t.Context(), directory, end, ours, found); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -349,6 +349,7 @@ func (p *process) client(a *action) {
 	case "build":
 		begin(func() func() {
 			_, err := s.BuildIndexes(ctx, indexed, "/a0",
+				func(*contract.Index) bool { return true },
 				func(x *contract.Indexes, kv *mvcc.KeyValue) ([]contract.Entry, bool) {
 					return entriesOf(x, kv.Value), true
 				})
