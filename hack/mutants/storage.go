@@ -50,6 +50,11 @@ var storage = []mutant{
 		file: "pkg/server/commands/kept.go", old: "return err != nil || other.Store != b.Store",
 		new: `return err != nil || other.Store == ""`, in: "pkg/server/commands"},
 	// Moves.
+	{breaks: "move", what: "a value that differs is taken for the same", file: "storage/move/merge.go",
+		old: "bytes.Equal(a.Value, b.Value)", new: "bytes.Equal(nil, nil)", in: "storage/move"},
+	{breaks: "move", what: "a key that has gone to another place is removed",
+		file: "storage/move/merge.go", old: "			moved[r.Key] = true\n", new: "			moved[\"\"] = true\n",
+		in: "storage/move"},
 	{breaks: "move", what: "what the source has no more stays", file: "storage/move/merge.go",
 		old: "			remove = append(remove, old.Key)\n			m.removed++", new: "			m.removed++",
 		in: "storage/move"},
