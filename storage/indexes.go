@@ -386,8 +386,8 @@ func (s *cachedStore) listByIndex(ctx context.Context, key string, opts apistora
 type Index struct {
 	Resource schema.GroupResource
 	Name     string
-	// Ready tells that lists use it. It is built by the servers that serve the resource. Dropped tells
-	// that what there is of it is being removed.
+	// Ready tells that lists use it. It is built by the servers that serve the resource. Dropped
+	// tells that what there is of it is being removed.
 	Ready, Dropped bool
 	// Built is the key of the database up to which it is built, "" if that has not begun.
 	Built string
@@ -405,10 +405,10 @@ func Indexes(ctx context.Context, c Config) (all []Index, err error) {
 }
 
 // AddIndex declares an index of a resource in the store that Config.Store names. The prefix is that
-// of the servers. They learn of it within ten seconds, and build it while they go on. A resource has
-// eight indexes at most. The objects of a resource that has an index must not be encrypted, and no
-// webhook must convert them, and an index of a field is for Go types: a server that finds another
-// one drops it, and logs that.
+// of the servers. They learn of it within ten seconds, and build it while they go on. A resource
+// has eight indexes at most. The objects of a resource that has an index must not be encrypted, and
+// no webhook must convert them, and an index of a field is for Go types: a server that finds
+// another one drops it, and logs that.
 func AddIndex(ctx context.Context, c Config, prefix string, resource schema.GroupResource,
 	name string) error {
 	if err := checkIndexName(name); err != nil {

@@ -46,8 +46,8 @@ type ResourceConfig struct {
 	// Scope is [Namespaced] or [ClusterScoped], if it is known, for people who read the database by
 	// SQL.
 	Scope Scope
-	// Attributes tell by which fields an object can be selected, for indexes of fields. Default: there
-	// are none.
+	// Attributes tell by which fields an object can be selected, for indexes of fields. Default:
+	// there are none.
 	Attributes apistorage.AttrFunc
 	// Versioner sets the resourceVersion of objects and lists. Default storage.APIObjectVersioner.
 	Versioner apistorage.Versioner
@@ -82,9 +82,9 @@ type objectStore struct {
 	progress progress
 	// attributes tell the fields of an object, nil if nothing does.
 	attributes apistorage.AttrFunc
-	// unindexed tells why the resource cannot have an index, "" if it can, and unindexedFields why it
-	// cannot have one of a field. program names the program that finds what indexes have, and claimed
-	// has the indexes that this store has claimed for it. Only followIndexes uses that.
+	// unindexed tells why the resource cannot have an index, "" if it can, and unindexedFields why
+	// it cannot have one of a field. program names the program that finds what indexes have, and
+	// claimed has the indexes that this store has claimed for it. Only followIndexes uses that.
 	unindexed, unindexedFields string
 	program                    func() string
 	claimed                    map[uint32]bool

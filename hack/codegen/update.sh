@@ -69,7 +69,7 @@ for p in "${reviews[@]}"; do reviews_readonly+=(--readonly-pkg "$p"); done
 "$bin/openapi-gen" --go-header-file "$header" --output-file all.go --output-dir "$work/openapi" --output-pkg "$module/pkg/internal/access/openapi" \
   --output-model-name-file zz_generated.model_name.go --report-filename "$work/review-violations" "${reviews_readonly[@]}" "${reviews[@]}"
 subset pkg/internal/access/openapi \
-  authorizationv1.{,Local,Self}SubjectAccessReview authorizationv1.SelfSubjectRulesReview authenticationv1.{SelfSubject,Token}Review
+  authorizationv1.{,Local,Self}SubjectAccessReview authorizationv1.SelfSubjectRulesReview v1.{SelfSubject,Token}Review
 
 # Apply configurations are typed by the schemas.
 generated="$module/pkg/example/generated"

@@ -127,7 +127,8 @@ func (k *kine) count(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// Rows that were replaced are counted, too: those that were not cost as much to find as to read.
+	// Rows that were replaced are counted, too: those that were not cost as much to find as to
+	// read.
 	return k.number(ctx, "count the keys", `SELECT COUNT(*) FROM `+t)
 }
 

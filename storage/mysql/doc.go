@@ -51,9 +51,9 @@
 //
 // A proxy between this program and the server must lead all statements of a transaction to one
 // server. If it goes over to another server and keeps the connections to itself, the first answer
-// tells: each names its server (server_uuid, or MariaDB's server_id), and nothing is used of one that
-// differs; see contract.Gate. That does not tell a server from itself after a restart: behind such a
-// proxy, relaxed settings of durability lose commits unnoticed.
+// tells: each names its server (server_uuid, or MariaDB's server_id), and nothing is used of one
+// that differs; see contract.Gate. That does not tell a server from itself after a restart: behind
+// such a proxy, relaxed settings of durability lose commits unnoticed.
 //
 // Where the server confirms commits before they are on the disk (innodb_flush_log_at_trx_commit
 // other than 1; sync_binlog other than 1 with a binary log; no fsync at all), the store records the
@@ -116,9 +116,9 @@
 // Galera with MySQL (Percona XtraDB Cluster) is refused: it has never been tried.
 //
 // Group replication (MySQL): with one primary. Several primaries are refused. The group counts as
-// one database, known by its name and by when it was bootstrapped, so a new primary goes on with the
-// store's history: it has what was confirmed, and answers when it has applied that. A group that is
-// bootstrapped anew is another database. The account needs SELECT on the table
+// one database, known by its name and by when it was bootstrapped, so a new primary goes on with
+// the store's history: it has what was confirmed, and answers when it has applied that. A group
+// that is bootstrapped anew is another database. The account needs SELECT on the table
 // performance_schema.replication_group_member_stats for that; without, each new primary is another
 // database. After group_replication_force_members, which no server tells, run `rowkeeper fence`.
 package mysql

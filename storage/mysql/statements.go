@@ -10,11 +10,11 @@ import (
 //
 // A read is one statement, so that its rows and its state come from one snapshot. The state is
 // eight columns: epoch, revision and token of the head, compacted, swept, whether the server is
-// read-only, the time in microseconds, and which server it is. s is the store row and h the head, both found by primary
-// key: The state of a read of many rows is its first row, put before the others by UNION ALL, which
-// needs no temporary table. (Joined to the rows, it costs one: an outer join's rows cannot be had
-// in the order of an index.) A read that returns no state found no head or no store row: the store
-// is damaged.
+// read-only, the time in microseconds, and which server it is. s is the store row and h the head,
+// both found by primary key: The state of a read of many rows is its first row, put before the
+// others by UNION ALL, which needs no temporary table. (Joined to the rows, it costs one: an outer
+// join's rows cannot be had in the order of an index.) A read that returns no state found no head
+// or no store row: the store is damaged.
 //
 // The optimizer has no choice: FORCE INDEX, at each of the two large tables, and LEFT JOIN or
 // STRAIGHT_JOIN name the index and the order of the join. It would decide by statistics of
@@ -92,8 +92,8 @@ const (
 	noState = `NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL`
 	// readOnly is where Aurora's readers, too, say so: these have no read_only.
 	readOnly = `IF(@@GLOBAL.innodb_read_only, 1, @@GLOBAL.read_only)`
-	// serverID tells servers apart to which a proxy may lead a connection. Of the two comments MySQL
-	// executes the first, and MariaDB, which has no server_uuid, the second.
+	// serverID tells servers apart to which a proxy may lead a connection. Of the two comments
+	// MySQL executes the first, and MariaDB, which has no server_uuid, the second.
 	serverID = `CONCAT('' /*!80000 , @@GLOBAL.server_uuid */ /*M! , @@GLOBAL.server_id */)`
 	now      = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
 )

@@ -111,8 +111,8 @@
 // commit, and fences when it finds another one, also after a restart in order: no revision is given
 // twice. It cannot force the record itself to the disk, synchronous_commit or not, so a crash
 // within about half a minute after the first commit of a server's run may take the record along.
-// Behind a pooler in transaction mode, the next answer finds the new start. full_page_writes=off can damage the
-// database, and loses no commit.
+// Behind a pooler in transaction mode, the next answer finds the new start. full_page_writes=off
+// can damage the database, and loses no commit.
 //
 // Commits are durable: synchronous_commit is switched on for sessions that write if the server's
 // default is off. Stronger settings, that wait for standbys, are left as they are and are honoured:

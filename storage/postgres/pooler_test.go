@@ -151,7 +151,8 @@ func TestPoolerChangesServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := head(t, b)
-	// The other one holds the same store and as many revisions, as a standby does that was promoted.
+	// The other one holds the same store and as many revisions, as a standby does that was
+	// promoted.
 	exec(t, connect(t, second.URL), `UPDATE rowkeeper_store SET identity = '`+before.Store+`'`)
 	asks := map[string]func(b contract.Backend) error{
 		"state": func(b contract.Backend) error { _, err := b.State(t.Context()); return err },

@@ -37,8 +37,8 @@ const (
 	kills = 10
 )
 
-// TestMoves moves what writers write, and watchers watch, until the source is fenced, or, if it is an
-// etcd, until the writers are stopped.
+// TestMoves moves what writers write, and watchers watch, until the source is fenced, or, if it is
+// an etcd, until the writers are stopped.
 //
 // Each write that was confirmed is in the target, at its revision. Each watcher is told that it has
 // to list, and lists what the writers have written. So none misses a change, and none goes back.

@@ -64,8 +64,8 @@ func needEngine(t *testing.T) {
 	}
 }
 
-// TestPrograms looks at the programs that the image is made of: each is for its processor, and needs
-// no library. make e2e builds the one for this machine's processor, make release builds all.
+// TestPrograms looks at the programs that the image is made of: each is for its processor, and
+// needs no library. make e2e builds the one for this machine's processor, make release builds all.
 func TestPrograms(t *testing.T) {
 	built, err := filepath.Glob(filepath.Join(*binFlag, "image", "linux-*", "rowkeeper"))
 	if err != nil {

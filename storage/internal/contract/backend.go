@@ -139,8 +139,8 @@ type Mutation struct {
 	Ends bool
 	// Indexed: the key is in a directory that has indexes, or has had some, so it may have entries.
 	// Entries are those that it has afterwards, in order, none for a deletion. mvcc sets both, by
-	// what the writer has Found of the value under the declarations Known, nil if it has not looked;
-	// see index.go.
+	// what the writer has Found of the value under the declarations Known, nil if it has not
+	// looked; see index.go.
 	Indexed bool
 	Entries []Entry
 	Known   *Indexes

@@ -98,8 +98,9 @@ func (a *Address) Begun() int64 { return a.begun.Load() }
 
 // Leave is told when a server has answered that it is read-only: it was demoted, perhaps, and the
 // address leads to another one by now. It is also told of [ErrPrivilege]: the user was replaced,
-// perhaps, and new connections log in as another one. And it is told of [ErrAnotherServer]. So the connections that were begun before are
-// not used again. That happens once a second at most, if the answer stays the same.
+// perhaps, and new connections log in as another one. And it is told of [ErrAnotherServer]. So the
+// connections that were begun before are not used again. That happens once a second at most, if the
+// answer stays the same.
 func (a *Address) Leave(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

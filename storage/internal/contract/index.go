@@ -118,9 +118,10 @@ const (
 
 // Indexes are the declarations of a store.
 type Indexes struct {
-	// Generation is 0 until an index is declared. Each change but for that of Built, and for an index
-	// that is forgotten, gives it another number at random: a database that has lost a change, or was
-	// restored, must not come to a generation that processes know with another meaning.
+	// Generation is 0 until an index is declared. Each change but for that of Built, and for an
+	// index that is forgotten, gives it another number at random: a database that has lost a
+	// change, or was restored, must not come to a generation that processes know with another
+	// meaning.
 	Generation int64 `json:"-"`
 	// Last is the last ID that was given.
 	Last uint32  `json:"last"`
