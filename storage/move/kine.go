@@ -423,8 +423,5 @@ var (
 func fileName(rest string) string {
 	rest, _, _ = strings.Cut(rest, "?")
 	rest = strings.TrimPrefix(rest, "file:")
-	if strings.HasPrefix(rest, "//") {
-		rest = rest[2:]
-	}
-	return path.Clean(rest)
+	return path.Clean(strings.TrimPrefix(rest, "//"))
 }

@@ -24,8 +24,8 @@ func openKine(address string, config *tls.Config) (*kine, error) {
 	k := &kine{patience: kinePatience}
 	scheme, rest, found := strings.Cut(address, ":")
 	if !found {
-		return nil, errors.New("the URL of kine's database has no scheme: it begins with sqlite:, " +
-			"postgres: or mysql:")
+		return nil, errors.New("the URL of kine's database has no scheme: begin it with " +
+			"sqlite:, postgres: or mysql: and the rest")
 	}
 	var err error
 	switch scheme {
@@ -39,8 +39,8 @@ func openKine(address string, config *tls.Config) (*kine, error) {
 		k.d = onMySQL
 		k.db, k.name, err = openMySQL(strings.TrimPrefix(rest, "//"), config)
 	default:
-		err = fmt.Errorf("kine's tables cannot be read from %s: use sqlite:, postgres: or mysql:",
-			scheme)
+		err = fmt.Errorf("kine's tables cannot be read from %s: begin the URL with sqlite:, "+
+			"postgres: or mysql: and the rest", scheme)
 	}
 	if err != nil {
 		return nil, err

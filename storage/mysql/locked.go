@@ -175,7 +175,7 @@ func (w *working) Change(sql string, args ...any) error {
 		case []contract.Lease:
 			args[i] = revisionRows(a)
 		case []contract.Key:
-			args[i] = keyList(a)
+			args[i] = keyRows(a)
 		}
 	}
 	x.statement(sql, args...)

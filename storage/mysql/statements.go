@@ -76,7 +76,7 @@ var inTransaction = sqlkit.TxStatements{
 	RecordFingerprint: updateFingerprint,
 	Mark: []sqlkit.Change{{SQL: insertMarker, Args: 3},
 		{SQL: updateEpoch, First: 3, Args: 4}},
-	Remove:   []string{removeRecords, removeKeys},
+	Remove:   []string{removeRecords, deleteLive},
 	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog, deleteAllEntries},
 	Indexes:  selectTheIndexes,
 	Renew:    renewStore,
@@ -716,18 +716,13 @@ UPDATE rowkeeper_store s
 SET s.fingerprint = %s
 WHERE s.id = $store AND s.fingerprint IS NULL`
 
-// removeRecords deletes the log rows of some keys, which the live rows name, and removeKeys the
-// live rows. All are found by primary keys. The keys stand for %s.
+// removeRecords deletes the log rows of some keys, which the live rows name. All are found by
+// primary keys. The rows of keys stand for %s. deleteLive then deletes the live rows.
 const removeRecords = `
 DELETE g
-FROM rowkeeper_live l FORCE INDEX (PRIMARY)
-STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
-WHERE l.store = $store AND l.key IN (%s)`
-
-const removeKeys = `
-DELETE l
-FROM rowkeeper_live l FORCE INDEX (PRIMARY)
-WHERE l.store = $store AND l.key IN (%s)`
+FROM (%s) d
+STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = d.value
+STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision`
 
 // deleteAllLeases, deleteAllLive and deleteAllLog walk the tables.
 const deleteAllLeases = `
