@@ -167,6 +167,7 @@ func newRun(t *testing.T, from, to string) *run {
 		t.Skip("ROWKEEPER_TEST_MOVES does not say how many objects are moved")
 	}
 	p := built(t)
+	//nolint:usetesting // the servers run as other users, who could not enter the test's own directory
 	dir, err := os.MkdirTemp("", "rowkeeper-moves-*")
 	must(t, err)
 	must(t, os.Chmod(dir, 0o755)) // for the users that servers run as
@@ -501,7 +502,7 @@ func (x *run) compareOn(l *load, command func(address string) []string) {
 	address := fmt.Sprintf("http://127.0.0.1:%d", port)
 	front := &programs.Program{Dir: x.dir, Signal: syscall.SIGTERM, Command: command(address)}
 	must(x.T, front.Start())
-	defer front.Stop(context.Background())
+	defer func() { _ = front.Stop(context.Background()) }()
 	c, err := target.EtcdClient(address)
 	must(x.T, err)
 	defer c.Close()

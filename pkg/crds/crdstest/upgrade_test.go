@@ -32,7 +32,8 @@ func withAll(c *genericapiserver.RecommendedConfig,
 // What a server has stored that had strategies of its own for the core API reads back as it
 // answered it, and stays at the same keys, in the same versions, when it is written anew. In
 // testdata, old.db.gz is such a server's database with the objects of old.yaml, and old.json is
-// what the server answered at their paths. Its Events do not expire.
+// what the server answered at their paths. Its Events do not expire. Where the first schema changes
+// before a release, the database has to be changed, too.
 func TestUpgrade(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "state.db")
