@@ -328,8 +328,9 @@ const rolesWithin = 10 * time.Second
 // addRoles writes the default roles, and fills those that aggregate others. Writing may be refused,
 // as by a webhook that calls back: then the server is ready without, and goes on trying.
 func (e *extension) addRoles(server *genericapiserver.GenericAPIServer) error {
-	aggregator := clusterroleaggregation.NewClusterRoleAggregation(
-		e.informers.Rbac().V1().ClusterRoles(), e.client.RbacV1())
+	roles := e.informers.Rbac().V1().ClusterRoles()
+	aggregator := clusterroleaggregation.NewClusterRoleAggregation(roles,
+		aggregated{e.client.RbacV1(), roles.Lister()})
 	return server.AddPostStartHook("roles", func(hook genericapiserver.PostStartHookContext) error {
 		written := make(chan struct{})
 		go func() {
