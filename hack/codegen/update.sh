@@ -61,7 +61,8 @@ if grep -F "$module" "$work/violations"; then
 fi
 subset pkg/example/generated/openapi
 
-# Of k8s.io/api, the types of reviews. Servers without definitions answer them, too. Package crds has upstream's definitions.
+# Of k8s.io/api, the types of reviews. Servers without definitions answer them, too. Package crds has
+# upstream's definitions.
 reviews=(k8s.io/api/authentication/v1 k8s.io/api/authorization/v1
   k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime)
 reviews_readonly=()

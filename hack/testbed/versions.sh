@@ -1,8 +1,9 @@
 #!/bin/bash
 # Usage: hack/testbed/versions.sh [IMAGE…]
 #
-# Runs what touches the database directly on other versions of the databases than the whole suite uses: by default those of the images below. And
-# it tests MySQL's group replication. It needs a Docker engine, which it starts where none runs. A version that cannot be tested is a failure.
+# Runs what touches the database directly on other versions of the databases than the whole suite
+# uses: by default those of the images below. It also tests MySQL's group replication. It needs a
+# Docker engine, which it starts where none runs. A version that cannot be tested is a failure.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 

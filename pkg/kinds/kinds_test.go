@@ -2,13 +2,8 @@ package kinds_test
 
 import (
 	"encoding/json"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,6 +24,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/kubectl"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 
@@ -68,39 +64,6 @@ func bookmark(name string, spec map[string]any) *unstructured.Unstructured {
 		"apiVersion": v1.String(), "kind": "Bookmark", "metadata": map[string]any{"name": name},
 		"spec": spec,
 	}}
-}
-
-// kubectl is built once.
-var kubectl = sync.OnceValues(func() (string, error) {
-	program, err := filepath.Abs("../../bin/compat/kubectl")
-	if err != nil {
-		return "", err
-	}
-	build := exec.Command("go", "build", "-C", "../../hack/tools/kubectl", "-ldflags",
-		"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", program, ".")
-	build.Env = append(os.Environ(), "GOWORK=off")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%v: %w\n%s", build.Args, err, out)
-	}
-	return program, nil
-})
-
-// runKubectl returns what kubectl prints, with several blanks as one.
-func runKubectl(t *testing.T, kubeconfig, stdin string, args ...string) (string, error) {
-	t.Helper()
-	program, err := kubectl()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), program, args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HOME="+t.TempDir())
-	cmd.Stdin = strings.NewReader(stdin)
-	out, err := cmd.CombinedOutput()
-	var lines []string
-	for line := range strings.Lines(string(out)) {
-		lines = append(lines, strings.Join(strings.Fields(line), " "))
-	}
-	return strings.Join(lines, "\n"), err
 }
 
 func TestKubectl(t *testing.T) {
@@ -191,7 +154,7 @@ func TestKubectl(t *testing.T) {
 		if args[len(args)-1] == "-p" {
 			args = append(args, step.stdin)
 		}
-		out, err := runKubectl(t, kubeconfig, step.stdin, args...)
+		out, err := kubectl.Run(t, kubeconfig, step.stdin, args...)
 		if (err != nil) != step.fails {
 			t.Errorf("step %d: kubectl %s: %v\n%s", i, step.args, err, out)
 		}
@@ -392,7 +355,7 @@ func TestGroupBesideOthers(t *testing.T) {
 		{"get pipelines", "", "go Pending 1"},
 		{"explain pipelines.spec.steps.image", "", "FIELD: image <string>"},
 	} {
-		if out, err := runKubectl(t, kubeconfig, step.stdin,
+		if out, err := kubectl.Run(t, kubeconfig, step.stdin,
 			strings.Fields(step.args)...); err != nil || !strings.Contains(out, step.want) {
 			t.Errorf("kubectl %s: %v\n%s", step.args, err, out)
 		}
@@ -440,7 +403,7 @@ func TestZeroKind(t *testing.T) {
 		if args[len(args)-1] == "-p" {
 			args = append(args, step.stdin)
 		}
-		out, err := runKubectl(t, kubeconfig, step.stdin, args...)
+		out, err := kubectl.Run(t, kubeconfig, step.stdin, args...)
 		if (err != nil) != step.fails || !strings.Contains(out, step.want) {
 			t.Errorf("step %d: kubectl %s: %v\n%s", i, step.args, err, out)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/clustertest"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/kubectl"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
@@ -110,7 +111,7 @@ func TestProgram(t *testing.T) {
 		return p, p.after("The kubeconfig is ")
 	}
 	p, kubeconfig := serve()
-	if out, err := runKubectl(t, kubeconfig,
+	if out, err := kubectl.Run(t, kubeconfig,
 		`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`,
 		"create", "-f", "-"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -121,7 +122,7 @@ func TestProgram(t *testing.T) {
 	}
 	p.stop()
 	p, kubeconfig = serve()
-	if out, err := runKubectl(t, kubeconfig, "", "get", "bm"); err != nil ||
+	if out, err := kubectl.Run(t, kubeconfig, "", "get", "bm"); err != nil ||
 		!strings.Contains(out, "NAME AGE\ngo ") {
 		t.Errorf("after a restart: %v\n%s", err, out)
 	}
@@ -132,7 +133,7 @@ func TestProgram(t *testing.T) {
 // collectsGarbage deletes the bookmark go, and wants another one to follow, whose owner it is.
 func collectsGarbage(t *testing.T, kubeconfig string) {
 	t.Helper()
-	uid, err := runKubectl(t, kubeconfig, "", "get", "bm", "go", "-o", "jsonpath={.metadata.uid}")
+	uid, err := kubectl.Run(t, kubeconfig, "", "get", "bm", "go", "-o", "jsonpath={.metadata.uid}")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, uid)
 	}
@@ -144,7 +145,7 @@ func collectsGarbage(t *testing.T, kubeconfig string) {
 		args  []string
 	}{{dependent, []string{"create", "-f", "-"}}, {"", []string{"delete", "bm", "go"}},
 		{"", []string{"wait", "--for=delete", "--timeout=60s", "bm/dependent"}}} {
-		if out, err := runKubectl(t, kubeconfig, do.stdin, do.args...); err != nil {
+		if out, err := kubectl.Run(t, kubeconfig, do.stdin, do.args...); err != nil {
 			t.Fatalf("kubectl %s: %v\n%s", do.args, err, out)
 		}
 	}
@@ -167,7 +168,7 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	p, kubeconfig := serve(first)
-	if out, err := runKubectl(t, kubeconfig, `{"apiVersion": "example.com/v1", "kind": "Bookmark", `+
+	if out, err := kubectl.Run(t, kubeconfig, `{"apiVersion": "example.com/v1", "kind": "Bookmark", `+
 		`"metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`,
 		"create", "-n", "default", "-f", "-"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -187,7 +188,7 @@ func TestCommands(t *testing.T) {
 		"explain bookmark.spec.url": "string",
 		"api-resources -o name":     "bookmarks.example.com",
 	} {
-		if out, err := runKubectl(t, kubeconfig, "", strings.Fields(args)...); err != nil ||
+		if out, err := kubectl.Run(t, kubeconfig, "", strings.Fields(args)...); err != nil ||
 			!strings.Contains(out, want) {
 			t.Errorf("kubectl %s: %v\n%s", args, err, out)
 		}

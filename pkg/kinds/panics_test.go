@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/kubectl"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 
@@ -177,7 +178,7 @@ func TestFailingFunctions(t *testing.T) {
 		if args[len(args)-1] == "-p" {
 			args = append(args, step.stdin)
 		}
-		out, err := runKubectl(t, kubeconfig, step.stdin, args...)
+		out, err := kubectl.Run(t, kubeconfig, step.stdin, args...)
 		if (err != nil) != step.fails || !strings.Contains(out, step.want) {
 			t.Errorf("step %d: kubectl %s %s: %v\n%s", i, step.args, step.stdin, err, out)
 		}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/scale"
 
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/kubectl"
 )
 
 // Fleet is a kind with replicas.
@@ -171,7 +172,7 @@ func TestScale(t *testing.T) {
 			"-p {\"spec\":{\"replicas\":4}}", "north patched", false},
 		{"get fleets.v1beta1.example.com north -o jsonpath={.ships}", "4", false},
 	} {
-		out, err := runKubectl(t, kubeconfig, "", strings.Fields(step.args)...)
+		out, err := kubectl.Run(t, kubeconfig, "", strings.Fields(step.args)...)
 		if (err != nil) != step.fails || !strings.Contains(out, step.want) {
 			t.Errorf("kubectl %s: %v, %s", step.args, err, out)
 		}

@@ -17,33 +17,7 @@ import (
 // TestEtcdMove: what is served by etcd's API is imported into an empty database and into no other,
 // and is exported into a file that replaces nothing.
 func TestEtcdMove(t *testing.T) {
-	address := freeAddress(t)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan int, 1)
-	go func() {
-		done <- Run(ctx, []string{"etcd", "--database=memory:", "--listen-client-urls",
-			"http://" + address}, io.Discard, io.Discard)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if code := <-done; code != 0 {
-			t.Errorf("exit code %d", code)
-		}
-	})
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	limited, cancelPut := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancelPut()
-	// The client waits until the server listens.
-	for _, err = c.Put(limited, "/k", "v"); err != nil && limited.Err() == nil; {
-		_, err = c.Put(limited, "/k", "v")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := serveEtcd(t)
 	dir := t.TempDir()
 	database := "--database=sqlite://" + filepath.Join(dir, "state.db")
 	snapshot, other := filepath.Join(dir, "snapshot.db"), filepath.Join(dir, "other")
@@ -76,4 +50,37 @@ func TestEtcdMove(t *testing.T) {
 		info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
+}
+
+// serveEtcd serves etcd's API from memory, with one key, and returns the address.
+func serveEtcd(t *testing.T) (address string) {
+	t.Helper()
+	address = freeAddress(t)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan int, 1)
+	go func() {
+		done <- Run(ctx, []string{"etcd", "--database=memory:", "--listen-client-urls",
+			"http://" + address}, io.Discard, io.Discard)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if code := <-done; code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	limited, cancelPut := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancelPut()
+	// The client waits until the server listens.
+	for _, err = c.Put(limited, "/k", "v"); err != nil && limited.Err() == nil; {
+		_, err = c.Put(limited, "/k", "v")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
 }

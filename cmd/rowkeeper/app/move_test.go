@@ -2,48 +2,16 @@ package app
 
 import (
 	"bytes"
-	"context"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 )
 
 // TestMove: what is served by etcd's API is moved into a new database and into no other, and from
 // there into another one. No message shows a password.
 func TestMove(t *testing.T) {
-	address := freeAddress(t)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan int, 1)
-	go func() {
-		done <- Run(ctx, []string{"etcd", "--database=memory:", "--listen-client-urls",
-			"http://" + address}, io.Discard, io.Discard)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if code := <-done; code != 0 {
-			t.Errorf("exit code %d", code)
-		}
-	})
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	limited, cancelPut := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancelPut()
-	// The client waits until the server listens.
-	for _, err = c.Put(limited, "/k", "v"); err != nil && limited.Err() == nil; {
-		_, err = c.Put(limited, "/k", "v")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := serveEtcd(t)
 	dir := t.TempDir()
 	one, two := "sqlite://"+filepath.Join(dir, "one.db"), "sqlite://"+filepath.Join(dir, "two.db")
 	file := filepath.Join(dir, "url")

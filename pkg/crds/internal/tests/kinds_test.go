@@ -4,14 +4,12 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +24,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
 	"github.com/rowkeeper/rowkeeper/pkg/server/commands"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/kubectl"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
@@ -93,39 +92,6 @@ func start(t *testing.T) *testkit.Server {
 		Definitions: crds.Prepare})
 }
 
-// kubectl is built once.
-var kubectl = sync.OnceValues(func() (string, error) {
-	program, err := filepath.Abs("../../../../bin/compat/kubectl")
-	if err != nil {
-		return "", err
-	}
-	build := exec.Command("go", "build", "-C", "../../../../hack/tools/kubectl", "-ldflags",
-		"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", program, ".")
-	build.Env = append(os.Environ(), "GOWORK=off")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%v: %w\n%s", build.Args, err, out)
-	}
-	return program, nil
-})
-
-// runKubectl returns what kubectl prints, with several blanks as one.
-func runKubectl(t *testing.T, kubeconfig, stdin string, args ...string) (string, error) {
-	t.Helper()
-	program, err := kubectl()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), program, args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HOME="+t.TempDir())
-	cmd.Stdin = strings.NewReader(stdin)
-	out, err := cmd.CombinedOutput()
-	var lines []string
-	for line := range strings.Lines(string(out)) {
-		lines = append(lines, strings.Join(strings.Fields(line), " "))
-	}
-	return strings.Join(lines, "\n"), err
-}
-
 // TestBesideDefinitions serves the group and CustomResourceDefinitions in one server: clients can
 // merge, explain and apply objects of both.
 func TestBesideDefinitions(t *testing.T) {
@@ -153,7 +119,7 @@ func TestBesideDefinitions(t *testing.T) {
 			`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"a": "b"}}}`, "serverside-applied"},
 		{"explain namespaces.spec", "", "KIND: Namespace"},
 	} {
-		if out, err := runKubectl(t, kubeconfig, step.stdin,
+		if out, err := kubectl.Run(t, kubeconfig, step.stdin,
 			strings.Fields(step.args)...); err != nil || !strings.Contains(out, step.want) {
 			t.Errorf("step %d: kubectl %s: %v\n%s", i, step.args, err, out)
 		}
@@ -310,7 +276,7 @@ func TestCommands(t *testing.T) {
 		{`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, ` +
 			`"spec": {"url": "https://go.dev"}}`, "create -n default -f -"},
 	} {
-		if out, err := runKubectl(t, kubeconfig, do.stdin, strings.Fields(do.args)...); err != nil {
+		if out, err := kubectl.Run(t, kubeconfig, do.stdin, strings.Fields(do.args)...); err != nil {
 			t.Fatalf("kubectl %s: %v\n%s", do.args, err, out)
 		}
 	}
@@ -326,7 +292,7 @@ func TestCommands(t *testing.T) {
 		"explain bookmark.spec.url":  "string",
 		"api-resources -o name":      "bookmarks.example.com",
 	} {
-		if out, err := runKubectl(t, kubeconfig, "", strings.Fields(args)...); err != nil ||
+		if out, err := kubectl.Run(t, kubeconfig, "", strings.Fields(args)...); err != nil ||
 			!strings.Contains(out, want) {
 			t.Errorf("kubectl %s: %v\n%s", args, err, out)
 		}
