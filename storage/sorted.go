@@ -80,10 +80,11 @@ func cursorOf(token string, by *Sort) (c cursor, err error) {
 	}
 	switch {
 	case err != nil || c.Revision <= 0 || c.By == "":
-		return c, apierrors.NewBadRequest("the continue token is not one of a sorted list: begin without it")
+		return c, apierrors.NewBadRequest("the continue token is not one of a sorted list: begin " +
+			"without it")
 	case c.By != by.By || c.Descending != by.Descending:
-		return c, apierrors.NewBadRequest(fmt.Sprintf("the continue token is one of a list that is sorted by %s "+
-			"in another order: begin without it", c.By))
+		return c, apierrors.NewBadRequest(fmt.Sprintf("the continue token is one of a list that is "+
+			"sorted by %s: begin without it, or sort as before", c.By))
 	}
 	return c, nil
 }
@@ -104,7 +105,8 @@ func (r *objectStore) sorted(ctx context.Context, key string, opts apistorage.Li
 			return err
 		}
 		p.revision, p.before, p.backwards = c.Revision, c.Before, by.Descending != c.Before
-		p.began, p.including = &sortedPlace{string(c.Said), in.start + contract.Key(c.Key)}, c.Including
+		p.began = &sortedPlace{string(c.Said), in.start + contract.Key(c.Key)}
+		p.including = c.Including
 	}
 	if p.items, err = r.newItems(listObj, opts.Predicate); err != nil {
 		return err

@@ -120,7 +120,8 @@ func TestSortedLists(t *testing.T) {
 			}
 			old = append(old, first.ResourceVersion)
 			all := listBy(t, r, apistorage.ListOptions{Predicate: apistorage.Everything,
-				ResourceVersion: first.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+				ResourceVersion:      first.ResourceVersion,
+				ResourceVersionMatch: metav1.ResourceVersionMatchExact})
 			var want []string
 			slices.SortFunc(all.Items, func(a, b example.Pod) int {
 				x, _ := said(&a, by.By)
@@ -154,11 +155,11 @@ func TestSortedLists(t *testing.T) {
 			}
 			add(first)
 			if opts.ResourceVersion, opts.ResourceVersionMatch = "", ""; i%10 == 0 {
-				if _, err := r.mvcc.ChangeIndexes(t.Context(), func(x *contract.Indexes) (bool, error) {
-					name := by.By
-					x.Drop(r.keys.all(), name)
-					return true, x.Add(contract.Directory{Path: r.keys.all(), Resource: "pods"}, name)
-				}); err != nil {
+				anew := func(x *contract.Indexes) (bool, error) {
+					x.Drop(r.keys.all(), by.By)
+					return true, x.Add(contract.Directory{Path: r.keys.all(), Resource: "pods"}, by.By)
+				}
+				if _, err := r.mvcc.ChangeIndexes(t.Context(), anew); err != nil {
 					t.Fatal(err)
 				}
 				built(t, r)
@@ -171,8 +172,8 @@ func TestSortedLists(t *testing.T) {
 				add(page)
 			}
 			if got := slices.Concat(pages...); !slices.Equal(got, want) {
-				t.Fatalf("the list by %s (descending: %t) of %s with the limit %d is\n%q, not\n%q", by.By,
-					by.Descending, opts.Predicate.Label, opts.Predicate.Limit, got, want)
+				t.Fatalf("the list by %+v of %s with the limit %d is\n%q, not\n%q", by,
+					opts.Predicate.Label, opts.Predicate.Limit, got, want)
 			}
 			back := slices.Clone(pages[len(pages)-1])
 			for before != "" {
@@ -188,8 +189,8 @@ func TestSortedLists(t *testing.T) {
 				}
 			}
 			if !slices.Equal(back, want) {
-				t.Fatalf("the list by %s (descending: %t) of %s with the limit %d, from its end, is\n%q, not\n%q",
-					by.By, by.Descending, opts.Predicate.Label, opts.Predicate.Limit, back, want)
+				t.Fatalf("the list by %+v of %s with the limit %d, from its end, is\n%q, not\n%q", by,
+					opts.Predicate.Label, opts.Predicate.Limit, back, want)
 			}
 		}
 	})

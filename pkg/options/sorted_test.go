@@ -60,7 +60,8 @@ func TestSortedLists(t *testing.T) {
 		}
 		defer answer.Body.Close()
 		var list unstructured.UnstructuredList
-		if err := json.NewDecoder(answer.Body).Decode(&list); err != nil || answer.StatusCode != http.StatusOK {
+		if err := json.NewDecoder(answer.Body).Decode(&list); err != nil ||
+			answer.StatusCode != http.StatusOK {
 			t.Fatalf("%s: %s, %v", path, answer.Status, err)
 		}
 		for _, n := range list.Items {
@@ -101,7 +102,8 @@ func TestSortedLists(t *testing.T) {
 		"a wrong token":  path + "?sortBy=label:priority&continue=x",
 		"nothing at all": path + "?sortBy=",
 	} {
-		if status, body := get(t, s, path); status != http.StatusBadRequest || !strings.Contains(body, `"Status"`) {
+		if status, body := get(t, s, path); status != http.StatusBadRequest ||
+			!strings.Contains(body, `"Status"`) {
 			t.Errorf("%s: %d, %s", what, status, body)
 		}
 	}

@@ -157,7 +157,9 @@ func (s *Engine) Sorted(ctx context.Context, o SortOptions) (*Sorted, error) {
 		kv := &kvs[i]
 		// The live rows are read in pieces, so one may have been replaced since.
 		_, replaced := slices.BinarySearchFunc(undone, kv.Key,
-			func(r contract.Replaced, k contract.Key) int { return strings.Compare(string(r.Key), string(k)) })
+			func(r contract.Replaced, k contract.Key) int {
+				return strings.Compare(string(r.Key), string(k))
+			})
 		if kv.Revision <= page.Revision && !replaced {
 			add(kv, wanted[kv.Key])
 		}
