@@ -55,8 +55,8 @@ type cursor struct {
 	Descending bool   `json:"desc,omitempty"`
 	// Revision is that of all pages.
 	Revision contract.Revision `json:"rv"`
-	// Before is for the page that ends before the place. Others begin after it. What is at the place
-	// belongs to the page only if Including.
+	// Before is for the page that ends before the place. Others begin after it. What is at the
+	// place belongs to the page only if Including.
 	Before    bool `json:"before,omitempty"`
 	Including bool `json:"including,omitempty"`
 	// Said and Key are the place: what the entry says, and the key below that of the list.

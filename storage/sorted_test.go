@@ -50,7 +50,8 @@ func said(p *example.Pod, index string) (value string, ok bool) {
 
 // TestSortedLists walks through random lists by random indexes, forwards and back, page by page,
 // while objects are written by one that knows what they say and by etcd's API, which does not. It
-// compares them with the list of all objects at the same revision. Meanwhile an index is built anew.
+// compares them with the list of all objects at the same revision. Meanwhile an index is built
+// anew.
 func TestSortedLists(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		r := indexedPods(t, openDatabase(t, d, mvcc.Config{}))

@@ -650,8 +650,8 @@ WHERE s.id = $store`
 // and past keys that are not wanted. The first row is told in a way that makes two ranges of the
 // primary key: MySQL makes none of a comparison of rows.
 //
-// Parameters: the entry and the key of the first row, the entry again, the entry that ends the walk, start, end,
-// limit.
+// Parameters: the entry and the key of the first row, the entry again, the entry that ends the
+// walk, start, end, limit.
 var (
 	selectIndexRows = indexRows("(i.entry = ? AND i.key >= ? OR i.entry > ?) AND i.entry < ?", "ASC")
 

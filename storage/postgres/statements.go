@@ -488,10 +488,11 @@ SELECT header.*, (
 FROM header`)
 
 // sqlIndexRows and sqlIndexRowsBack walk the rows of the index from one on, by its primary key, up
-// to the limit, and past keys that are not wanted. The third parameter says nothing new: MySQL needs
-// it.
+// to the limit, and past keys that are not wanted. The third parameter says nothing new: MySQL
+// needs it.
 //
-// $1 entry, $2 key, $3 the entry again, $4 the entry that ends the walk, $5 start, $6 end, $7 limit.
+// $1 entry, $2 key, $3 the entry again, $4 the entry that ends the walk, $5 start, $6 end, $7
+// limit.
 var (
 	sqlIndexRows     = ofStore(indexRows(">=", ">=", "<", "ASC"))
 	sqlIndexRowsBack = ofStore(indexRows("<", "<=", ">=", "DESC"))

@@ -359,24 +359,25 @@ WHERE ` + theStore
 }
 
 // selectIndexRows and selectIndexRowsBack walk the rows of the index from one on, by its primary
-// key, up to the limit, and past keys that are not wanted. The third parameter says nothing new: MySQL needs
-// it.
-var (
-	selectIndexRows     = indexRows(">=", ">=", "<", "ASC")
-	selectIndexRowsBack = indexRows("<", "<=", ">=", "DESC")
-)
-
-func indexRows(from, first, bound, order string) string {
-	return `
+// key, up to the limit, and past keys that are not wanted. The third parameter says nothing new:
+// MySQL needs it.
+const selectIndexRows = `
 SELECT x'' AS entry, NULL AS key, generation FROM rowkeeper_store WHERE id = 1
 UNION ALL
 SELECT * FROM (
     SELECT entry, key, NULL FROM rowkeeper_index
-    WHERE (entry, key) ` + from + ` (?1, ?2) AND entry ` + first + ` ?3 AND entry ` + bound + ` ?4
-      AND key >= ?5 AND key < ?6
-    ORDER BY entry ` + order + `, key ` + order + ` LIMIT ?7
+    WHERE (entry, key) >= (?1, ?2) AND entry >= ?3 AND entry < ?4 AND key >= ?5 AND key < ?6
+    ORDER BY entry ASC, key ASC LIMIT ?7
 )`
-}
+
+const selectIndexRowsBack = `
+SELECT x'' AS entry, NULL AS key, generation FROM rowkeeper_store WHERE id = 1
+UNION ALL
+SELECT * FROM (
+    SELECT entry, key, NULL FROM rowkeeper_index
+    WHERE (entry, key) < (?1, ?2) AND entry <= ?3 AND entry >= ?4 AND key >= ?5 AND key < ?6
+    ORDER BY entry DESC, key DESC LIMIT ?7
+)`
 
 // selectGroup finds the rows of a group in the newest revisions, by the log's primary key: none of
 // it can be older than the head was when the group was begun. It reads no values. It walks the rows

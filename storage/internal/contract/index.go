@@ -111,8 +111,8 @@ const numberBytes = 64
 
 // inOrder makes bytes of a value whose order is that of the values. A number is its sign, how many
 // digits it has before the point, its digits without zeros around them, and an end that is lower
-// than any digit. If it is negative, these are inverted. The value itself follows, as numbers of the
-// same worth may be written otherwise.
+// than any digit. If it is negative, these are inverted. The value itself follows, as numbers of
+// the same worth may be written otherwise.
 func inOrder(value string) string {
 	text := string(rune(orderedText)) + value
 	if value == "" || len(value) > numberBytes {

@@ -35,8 +35,8 @@ type SortOptions struct {
 	Generation int64
 	// Index is the index.
 	Index uint32
-	// After is where the page before has ended, nil for the first page. The row there belongs to this
-	// page only if Including.
+	// After is where the page before has ended, nil for the first page. The row there belongs to
+	// this page only if Including.
 	After     *contract.IndexRow
 	Including bool
 	// Backwards begins at the last row.
