@@ -248,22 +248,21 @@ func (r *objectStore) buildIndexes() (more bool, err error) {
 	}
 	return r.mvcc.BuildIndexes(r.lifetime, directory, directory[:len(directory)-1]+"0", r.ours,
 		func(x *contract.Indexes, kv *mvcc.KeyValue) ([]contract.Entry, bool) {
-			return r.entriesOf(r.lifetime, x.In(directory), kv)
+			obj, err := r.decodeStored(r.lifetime, kv)
+			if err != nil {
+				return nil, false
+			}
+			return r.entriesUnder(x.In(directory), obj)
 		})
 }
 
-// entriesOf are the entries of what is stored, and false if that is not known.
-func (r *objectStore) entriesOf(ctx context.Context, in []*contract.Index, kv *mvcc.KeyValue) (
-	found []contract.Entry, ok bool) {
+// decodeStored decodes what is stored into a new object.
+func (r *objectStore) decodeStored(ctx context.Context, kv *mvcc.KeyValue) (runtime.Object, error) {
 	data, _, err := r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
 	if err != nil {
-		return nil, false
+		return nil, err
 	}
-	obj, err := r.objects.decode(data, r.newFunc(), kv.Revision)
-	if err != nil {
-		return nil, false
-	}
-	return r.entriesUnder(in, obj)
+	return r.objects.decode(data, r.newFunc(), kv.Revision)
 }
 
 // mostValues is how many values of a selector are looked for in an index.

@@ -98,40 +98,7 @@ func TestListsByIndex(t *testing.T) {
 			}
 			p.Spec.NodeName = nodes[rng.IntN(len(nodes))]
 		}
-		write := func(s *objectStore) {
-			p := pod(numbered(rng.IntN(60)))
-			switch rng.IntN(6) {
-			case 0:
-				_ = s.Delete(t.Context(), podKey(p.Name), &example.Pod{}, nil,
-					apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
-			case 1: // as etcd's API writes: nobody knows what the value says
-				random(p)
-				data, err := s.objects.serialize(p)
-				if err != nil {
-					t.Fatal(err)
-				}
-				k, err := s.keys.object(podKey(p.Name))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := s.mvcc.Commit(t.Context(), contract.Mutation{Key: k, Value: data,
-					Expect: contract.Any}); err != nil {
-					t.Fatal(err)
-				}
-			case 2:
-				random(p)
-				_ = s.Create(t.Context(), podKey(p.Name), p, &example.Pod{}, 0)
-			default:
-				if err := s.GuaranteedUpdate(t.Context(), podKey(p.Name), &example.Pod{}, true, nil,
-					changing(func(changed *example.Pod) error {
-						changed.Namespace, changed.Name = p.Namespace, p.Name
-						random(changed)
-						return nil
-					}), nil); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
+		write := func(s *objectStore) { writeRandomly(t, rng, s, 60, random) }
 		used := 0
 		compare := func(s *objectStore, revisions []string) {
 			t.Helper()
@@ -219,6 +186,50 @@ func TestListsByIndex(t *testing.T) {
 			t.Errorf("an index was used by %d lists only", used)
 		}
 	})
+}
+
+// writeRandomly creates, updates or deletes one of some pods, or writes it as etcd's API does: nobody
+// knows what such a value says.
+func writeRandomly(t testing.TB, rng *rand.Rand, s *objectStore, pods int, random func(*example.Pod)) {
+	t.Helper()
+	p := pod(numbered(rng.IntN(pods)))
+	switch rng.IntN(6) {
+	case 0:
+		_ = s.Delete(t.Context(), podKey(p.Name), &example.Pod{}, nil,
+			apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
+	case 1:
+		random(p)
+		data, err := s.objects.serialize(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store(t, s, p.Name, data)
+	case 2:
+		random(p)
+		_ = s.Create(t.Context(), podKey(p.Name), p, &example.Pod{}, 0)
+	default:
+		if err := s.GuaranteedUpdate(t.Context(), podKey(p.Name), &example.Pod{}, true, nil,
+			changing(func(changed *example.Pod) error {
+				changed.Namespace, changed.Name = p.Namespace, p.Name
+				random(changed)
+				return nil
+			}), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// store writes a value as etcd's API does.
+func store(t testing.TB, s *objectStore, name string, value []byte) {
+	t.Helper()
+	k, err := s.keys.object(podKey(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.mvcc.Commit(t.Context(), contract.Mutation{Key: k, Value: value,
+		Expect: contract.Any}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // listBy is list with the selectors of the options.

@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// Indexes find the keys of a directory by what their values say, in the order of keys. Who reads
-// the values decides what they say: an engine knows entries only, which are bytes.
+// Indexes find the keys of a directory by what their values say, in the order of keys, and also put
+// them in the order of their values. Who reads the values decides what they say: an engine knows
+// entries only, which are bytes.
 //
 // An [Entry] stands for a key: rowkeeper_index has a row (entry, key). The live row of the key has
 // all of its entries as well, so a commit needs no value to know which rows it has to remove.
