@@ -188,8 +188,8 @@ func TestListsByIndex(t *testing.T) {
 	})
 }
 
-// writeRandomly creates, updates or deletes one of some pods, or writes it as etcd's API does: nobody
-// knows what such a value says.
+// writeRandomly creates, updates or deletes one of some pods, or writes it as etcd's API does:
+// nobody knows what such a value says.
 func writeRandomly(t testing.TB, rng *rand.Rand, s *objectStore, pods int, random func(*example.Pod)) {
 	t.Helper()
 	p := pod(numbered(rng.IntN(pods)))
