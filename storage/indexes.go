@@ -257,11 +257,10 @@ func (r *objectStore) buildIndexes() (more bool, err error) {
 const mostValues = 8
 
 // candidates are the indexes by which a list can be read, each with the entries that it asks for.
-func (r *objectStore) candidates(pred *apistorage.SelectionPredicate) (generation int64,
-	found [][]contract.Entry) {
+func (r *objectStore) candidates(pred *apistorage.SelectionPredicate) (found []mvcc.IndexQuery) {
 	x := r.mvcc.Indexes()
 	if len(x.All) == 0 {
-		return 0, nil
+		return nil
 	}
 	for _, d := range x.In(r.keys.all()) {
 		if d.State != contract.IndexReady || !r.ours(d) {
@@ -271,10 +270,11 @@ func (r *objectStore) candidates(pred *apistorage.SelectionPredicate) (generatio
 		if len(entries) > 0 && len(entries) <= mostValues {
 			entries = append(entries, contract.UnknownEntry(d.ID))
 			slices.Sort(entries)
-			found = append(found, slices.Compact(entries))
+			found = append(found, mvcc.IndexQuery{Generation: x.Generation,
+				Entries: slices.Compact(entries), Since: d.Since})
 		}
 	}
-	return x.Generation, found
+	return found
 }
 
 // demanded are entries such that every object that the predicate takes has one of them, none if the
@@ -318,27 +318,27 @@ func (r *objectStore) byIndex(ctx context.Context, in *listRange, pred *apistora
 	if !in.recursive || !in.filtered {
 		return nil, nil
 	}
-	generation, found := r.candidates(pred)
+	found := r.candidates(pred)
 	if len(found) == 0 {
 		return nil, nil
 	}
-	best, least := found[0], int64(0)
+	best, least := &found[0], int64(0)
 	if len(found) > 1 || fewest > 0 {
 		best, least = nil, max(fewest, countedEntries)
-		for _, entries := range found {
-			n, err := r.mvcc.CountEntries(ctx, entries, in.from, in.end, least)
+		for i := range found {
+			n, err := r.mvcc.CountEntries(ctx, found[i].Entries, in.from, in.end, least)
 			if err != nil {
 				return nil, err
 			}
 			if best == nil && fewest == 0 || n < least {
-				best, least = entries, n
+				best, least = &found[i], n
 			}
 		}
 	}
 	if best == nil || fewest > 0 && least >= fewest {
 		return nil, nil
 	}
-	return &mvcc.IndexQuery{Generation: generation, Entries: best}, nil
+	return best, nil
 }
 
 // countedEntries is where counting ends if several indexes are compared, and beyondCache how many

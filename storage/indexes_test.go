@@ -142,7 +142,7 @@ func TestListsByIndex(t *testing.T) {
 				opts.ResourceVersion = revisions[rng.IntN(len(revisions))]
 				opts.ResourceVersionMatch = metav1.ResourceVersionMatchExact
 			}
-			if _, found := s.candidates(&opts.Predicate); len(found) > 0 && !opts.Predicate.Empty() {
+			if found := s.candidates(&opts.Predicate); len(found) > 0 && !opts.Predicate.Empty() {
 				used++
 			}
 			plain := opts
@@ -468,7 +468,7 @@ func TestWithoutFields(t *testing.T) {
 		create(t, s, p)
 	}
 	opts := selecting(t, "", "spec.nodeName=n1")
-	if _, found := knows.candidates(&opts.Predicate); len(found) != 1 {
+	if found := knows.candidates(&opts.Predicate); len(found) != 1 {
 		t.Fatal("the list does not use the index")
 	}
 	if got := listBy(t, knows, opts); len(got.Items) != 2 {
@@ -489,7 +489,7 @@ func TestIndexOfAnotherProgram(t *testing.T) {
 	create(t, old, written)
 	uses := func(s *objectStore) bool {
 		pred := selecting(t, "", "spec.nodeName=n1").Predicate
-		_, found := s.candidates(&pred)
+		found := s.candidates(&pred)
 		return len(found) == 1
 	}
 	if !uses(old) {
@@ -512,7 +512,7 @@ func TestIndexOfAnotherProgram(t *testing.T) {
 	if uses(old) {
 		t.Error("the old program uses the index of the new one")
 	}
-	if _, found := s.candidates(&apistorage.SelectionPredicate{Label: selecting(t, "app=a", "").Predicate.Label,
+	if found := s.candidates(&apistorage.SelectionPredicate{Label: selecting(t, "app=a", "").Predicate.Label,
 		Field: fields.Everything()}); len(found) != 1 {
 		t.Error("an index of a label is another program's")
 	}
@@ -527,4 +527,73 @@ func TestIndexOfAnotherProgram(t *testing.T) {
 	if got := listBy(t, old, selecting(t, "", "spec.nodeName=n1")); len(got.Items) != 2 {
 		t.Errorf("the old program lists %d objects, not 2", len(got.Items))
 	}
+}
+
+// TestOldListsByIndex: a list at a revision of the past reads no object that was changed since, if
+// the log has what it said to the index. That is so of an object that was built into the index,
+// too. A list without the index has all objects afterwards.
+func TestOldListsByIndex(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		r := indexedPods(t, openDatabase(t, d, mvcc.Config{}))
+		const objects = 40
+		relabel := func(round int) (resourceVersion string) {
+			for i := range objects {
+				name := numbered(i)
+				if err := r.GuaranteedUpdate(t.Context(), podKey(name), &example.Pod{}, true, nil,
+					changing(func(p *example.Pod) error {
+						p.Namespace, p.Name = "ns", name
+						p.Labels = map[string]string{"app": strconv.Itoa((i + round) % 10)}
+						return nil
+					}), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return listBy(t, r, selecting(t, "", "")).ResourceVersion
+		}
+		// read is how many rows a list at a revision reads.
+		read := func(resourceVersion string) int {
+			t.Helper()
+			opts := selecting(t, "app=3", "")
+			opts.ResourceVersion, opts.ResourceVersionMatch = resourceVersion, metav1.ResourceVersionMatchExact
+			in, err := r.listRange("/pods", opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if in.by, err = r.byIndex(t.Context(), &in, &opts.Predicate, 0); err != nil || in.by == nil {
+				t.Fatalf("the list does not use the index, %v", err)
+			}
+			rows := 0
+			for chunk, err := range r.chunks(t.Context(), in) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				rows += len(chunk.KVs)
+			}
+			if got := listBy(t, r, opts); len(got.Items) != objects/10 {
+				t.Errorf("the list has %d objects, not %d", len(got.Items), objects/10)
+			}
+			opts.Predicate = apistorage.Everything
+			if got := listBy(t, r, opts); len(got.Items) != objects {
+				t.Errorf("the list of all has %d objects, not %d", len(got.Items), objects)
+			}
+			return rows
+		}
+		first := relabel(0)
+		second := relabel(1)
+		declare(t, r, "label:app")
+		built(t, r)
+		third := relabel(2)
+		relabel(3)
+		for i, test := range []struct {
+			resourceVersion string
+			rows            int
+		}{
+			{first, objects}, // its objects were changed before the index was ready
+			{second, objects / 10}, {third, objects / 10},
+		} {
+			if n := read(test.resourceVersion); n != test.rows {
+				t.Errorf("the list of the state %d reads %d rows, not %d", i+1, n, test.rows)
+			}
+		}
+	})
 }
