@@ -17,6 +17,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
@@ -596,4 +597,74 @@ func TestOldListsByIndex(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestIndexesOfThePrograms: a program declares its indexes when it starts. Another one, which does
+// not name them, leaves them alone. One that a person has dropped stays so until a program starts.
+func TestIndexesOfThePrograms(t *testing.T) {
+	store := memory(t)
+	g := getter(t, store, RESTOptions{})
+	names := func() (names []string) {
+		t.Helper()
+		x, err := database.Engine(store.db).RefreshIndexes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range x.All {
+			if d.State != contract.IndexDropping {
+				names = append(names, d.Resource+" "+d.Name+" "+d.State)
+			}
+		}
+		return names
+	}
+	started := 0
+	start := func(want []string, indexes ...string) (stop func()) {
+		t.Helper()
+		s, destroy := decorate(t, restOptions(t, WithIndexes(g, indexes...), cachedResource))
+		eventually(t, "the indexes to be declared", func() bool { return slices.Equal(names(), want) })
+		p := pod(numbered(started))
+		started++
+		if err := s.Create(t.Context(), cachedPrefix+"/ns/"+p.Name, p, nil, 0); err != nil {
+			t.Error(err)
+		}
+		return destroy
+	}
+	app := cachedResource.Resource + " label:app ready"
+	tier := cachedResource.Resource + " label:tier ready"
+	start(nil)()
+	start([]string{app}, "label:app")()
+	declared := database.Engine(store.db).Indexes().Generation
+	start([]string{app}, "label:app")()
+	if now := database.Engine(store.db).Indexes().Generation; now != declared {
+		t.Errorf("what is declared is declared again: the generation %d became %d", declared, now)
+	}
+	stop := start([]string{app, tier}, "label:tier")
+	if _, err := database.Engine(store.db).ChangeIndexes(t.Context(), func(x *contract.Indexes) (bool, error) {
+		return x.Drop(x.All[1].Directory, "label:tier"), nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the rows of the index to be gone", func() bool {
+		x, err := database.Engine(store.db).RefreshIndexes(t.Context())
+		return err == nil && len(x.All) == 1
+	})
+	stop()
+	start([]string{app, tier}, "label:tier", "label:app")()
+	for _, wrong := range [][]string{{"app"}, {"label:app", "label:app"},
+		{"label:1", "label:2", "label:3", "label:4", "label:5", "label:6", "label:7", "label:8", "label:9"}} {
+		if _, _, err := store.Resource(ResourceConfig{Codec: podConfig().Codec, ResourcePrefix: "/wrong",
+			Indexes: wrong}); err == nil {
+			t.Errorf("a resource has the indexes %q", wrong)
+		}
+	}
+	// Objects that are encrypted have none, and the log says so.
+	c := podConfig()
+	c.Transformer, c.Indexes, c.ResourcePrefix = xorTransformer{}, []string{"label:app"}, "/secret"
+	s := open(t, store, c)
+	if err := s.declareIndexes(); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(); !slices.Equal(got, []string{app, tier}) {
+		t.Errorf("the indexes are %q", got)
+	}
 }
