@@ -50,10 +50,11 @@ import (
 // what such servers write is unknown to it. A definition may change its schema, and by that its
 // defaults, at any moment. So there are no indexes of its fields.
 
-// How the names of indexes begin.
+// How the names of indexes begin, and the one that is about the time of creation.
 const (
-	labelIndex = "label:"
-	fieldIndex = "field:"
+	labelIndex   = "label:"
+	fieldIndex   = "field:"
+	createdIndex = "created"
 )
 
 // unindexed is a codec whose objects cannot have an index.
@@ -143,6 +144,12 @@ func (r *objectStore) entriesUnder(in []*contract.Index, obj runtime.Object) (fo
 	for _, d := range in {
 		if r.why(d) != "" {
 			found = append(found, contract.UnknownEntry(d.ID))
+			continue
+		}
+		if d.Name == createdIndex {
+			// Times of one zone sort as texts do.
+			created := accessor.GetCreationTimestamp().UTC().Format(time.RFC3339)
+			found = append(found, contract.ValueEntry(d.ID, created))
 			continue
 		}
 		if key, ok := strings.CutPrefix(d.Name, labelIndex); ok {
@@ -288,16 +295,22 @@ func (r *objectStore) buildIndexes() (more bool, err error) {
 	}
 	return r.mvcc.BuildIndexes(r.lifetime, directory, directory[:len(directory)-1]+"0", r.ours,
 		func(x *contract.Indexes, kv *mvcc.KeyValue) ([]contract.Entry, bool) {
-			data, _, err := r.objects.open(r.lifetime, kv.Key, kv.Revision, kv.Value)
-			if err != nil {
-				return nil, false
-			}
-			obj, err := r.objects.decode(data, r.newFunc(), kv.Revision)
-			if err != nil {
-				return nil, false
-			}
-			return r.entriesUnder(x.In(directory), obj)
+			return r.entriesOf(r.lifetime, x.In(directory), kv)
 		})
+}
+
+// entriesOf are the entries of what is stored, and false if that is not known.
+func (r *objectStore) entriesOf(ctx context.Context, in []*contract.Index, kv *mvcc.KeyValue) (
+	found []contract.Entry, ok bool) {
+	data, _, err := r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
+	if err != nil {
+		return nil, false
+	}
+	obj, err := r.objects.decode(data, r.newFunc(), kv.Revision)
+	if err != nil {
+		return nil, false
+	}
+	return r.entriesUnder(in, obj)
 }
 
 // mostValues is how many values of a selector are looked for in an index.
@@ -428,8 +441,8 @@ func (s *cachedStore) listByIndex(ctx context.Context, key string, opts apistora
 	return true, r.list(ctx, key, opts, list, by)
 }
 
-// Index is an index of a resource. Its name is label: and the key of a label, or field: and a field
-// by which the objects can be selected.
+// Index is an index of a resource. Its name is label: and the key of a label, field: and a field by
+// which the objects can be selected, or created, for the time of their creation.
 type Index struct {
 	Resource schema.GroupResource
 	Name     string
@@ -499,9 +512,10 @@ func checkIndexNames(names []string) error {
 func checkIndexName(name string) error {
 	key, label := strings.CutPrefix(name, labelIndex)
 	field, isField := strings.CutPrefix(name, fieldIndex)
-	if label && len(validation.IsQualifiedName(key)) == 0 || isField && field != "" {
+	if label && len(validation.IsQualifiedName(key)) == 0 || isField && field != "" ||
+		name == createdIndex {
 		return nil
 	}
 	return fmt.Errorf("an index is named after a label, such as label:app, or after a field by which "+
-		"objects can be selected, such as field:spec.color, and not %q", name)
+		"objects can be selected, such as field:spec.color, or it is created, and not %q", name)
 }

@@ -158,6 +158,9 @@ func Statements(store int, keys int64) []Statement {
 	ofEntries := func(args ...any) []any {
 		return argumentsOf([]contract.Entry{"\x00\x00\x00\x01\x02", "\x00\x00\x00\x01\x02a"}, args)
 	}
+	entry := []byte("\x00\x00\x00\x01\x02")
+	walk := []any{entry, []byte(names[many/2]), entry, []byte("\x00\x00\x00\x01\x03"), from, to, 500}
+	back := []any{entry, []byte(names[many-1]), entry, []byte("\x00\x00\x00\x01\x02"), from, to, 500}
 	list := revisionList(revisions)
 	all := int64(math.MaxInt64)
 	// 500 stores of few keys, and the one that is asked for.
@@ -251,6 +254,8 @@ func Statements(store int, keys int64) []Statement {
 		{"erase entries", fmt.Sprintf(eraseEntries, many), nil, many},
 		{"page by an index", selectPageOf(2), ofEntries(from, to, -all, all, 500), 4000},
 		{"count by an index", countOf(2), ofEntries(from, to, 1000), 4000},
+		{"rows of an index", selectIndexRows, walk, 503},
+		{"rows of an index, backwards", selectIndexRowsBack, back, 503},
 		{"renew", renewStore, nil, 1},
 		{"growth", selectGrowth, []any{head - 1000, -512 * (head - 999)}, 2000},
 		{"quota", selectQuota, nil, 1},

@@ -59,7 +59,9 @@ func readsOf(store string) sqlkit.Statements {
 		PageOf:  func(n int) string { return ofStore(selectPageOf(n), store) },
 		CountOf: func(n int) string { return ofStore(countOf(n), store) },
 
-		ReplacedOf: func(n int) string { return ofStore(selectReplacedOf(n), store) },
+		ReplacedOf:    func(n int) string { return ofStore(selectReplacedOf(n), store) },
+		IndexRows:     ofStore(selectIndexRows, store),
+		IndexRowsBack: ofStore(selectIndexRowsBack, store),
 
 		Everywhere: ofStore(selectEverywhere, store),
 	}
@@ -657,6 +659,35 @@ func countOf(n int) string {
 SELECT ` + state + `,` + strings.Repeat(part+" +", n-1) + part + `
 FROM ` + storeAndHead + `
 WHERE s.id = $store`
+}
+
+// selectIndexRows and selectIndexRowsBack walk the rows of the index from one on, up to the limit,
+// and past keys that are not wanted. The first row is told in a way that makes two ranges of the
+// primary key: MySQL makes none of a comparison of rows.
+//
+// Parameters: the entry and the key of the first row, the entry again, the entry that ends the walk, start, end,
+// limit.
+var (
+	selectIndexRows = indexRows("(i.entry = ? AND i.key >= ? OR i.entry > ?) AND i.entry < ?", "ASC")
+
+	selectIndexRowsBack = indexRows("(i.entry = ? AND i.key < ? OR i.entry < ?) AND i.entry >= ?", "DESC")
+)
+
+func indexRows(where, order string) string {
+	return `
+(SELECT ` + state + `, NULL, NULL, NULL
+ FROM ` + storeAndHead + `
+ WHERE s.id = $store)
+UNION ALL
+(SELECT ` + noState + `, '', NULL, s.generation
+ FROM rowkeeper_store s
+ WHERE s.id = $store)
+UNION ALL
+(SELECT ` + noState + `, i.entry, i.key, NULL
+ FROM rowkeeper_index i FORCE INDEX (PRIMARY)
+ WHERE i.store = $store AND ` + where + ` AND i.key >= ? AND i.key < ?
+ ORDER BY i.entry ` + order + `, i.key ` + order + `
+ LIMIT ?)`
 }
 
 // deleteLive deletes keys by primary key. The rows of keys stand for %s.

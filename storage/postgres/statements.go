@@ -98,6 +98,8 @@ var reads = sqlkit.Statements{
 
 	CountOf: func(int) string { return sqlCountOf },
 
+	IndexRows: sqlIndexRows, IndexRowsBack: sqlIndexRowsBack,
+
 	Everywhere: sqlEverywhere,
 }
 
@@ -495,6 +497,33 @@ SELECT header.*, (
     ) counted
 )
 FROM header`)
+
+// sqlIndexRows and sqlIndexRowsBack walk the rows of the index from one on, by its primary key, up
+// to the limit, and past keys that are not wanted. The third parameter says nothing new: MySQL needs
+// it.
+//
+// $1 entry, $2 key, $3 the entry again, $4 the entry that ends the walk, $5 start, $6 end, $7 limit.
+var (
+	sqlIndexRows     = ofStore(indexRows(">=", ">=", "<", "ASC"))
+	sqlIndexRowsBack = ofStore(indexRows("<", "<=", ">=", "DESC"))
+)
+
+func indexRows(from, first, bound, order string) string {
+	return `WITH` + state + `
+SELECT header.*, NULL, NULL, NULL FROM header
+UNION ALL
+SELECT NULL, NULL, r.* FROM (
+    SELECT ''::bytea AS entry, NULL::bytea AS key, s.generation FROM rowkeeper_store s WHERE s.id = $store::integer
+    UNION ALL
+    SELECT i.entry, i.key, NULL
+    FROM (
+        SELECT entry, key FROM rowkeeper_index
+        WHERE store = $store::integer AND (entry, key) ` + from + ` ($1::bytea, $2::bytea)
+          AND entry ` + first + ` $3::bytea AND entry ` + bound + ` $4::bytea AND key >= $5::bytea AND key < $6::bytea
+        ORDER BY entry ` + order + `, key ` + order + ` LIMIT $7::bigint
+    ) i
+) r`
+}
 
 // sqlSetIndexes finds the store's row by its primary key. $1 generation, $2 text.
 var sqlSetIndexes = ofStore(`UPDATE rowkeeper_store SET generation = $1::bigint, indexes = $2::text WHERE id = $store::integer`)

@@ -157,6 +157,8 @@ var arguments = func() map[string]struct {
 	// The keys of 1,000 rows, and their live rows, are looked at in the place of a large range.
 	const since = `ARRAY['k/000001']::bytea[], ARRAY['k/099999']::bytea[], 119001, -60929023, `
 	revisions := array(500, "bigint", func(i int) string { return fmt.Sprint(30_000 + i*101) })
+	const walk = `'\x0000000102', 'k/050000', '\x0000000102', '\x0000000103', 'k/', 'l', 500`
+	const back = `'\x0000000102', 'k/090000', '\x0000000102', '\x0000000102', 'k/', 'l', 500`
 	const around = `'k/050000', 'k/090000'`
 	return map[string]struct {
 		args string
@@ -207,6 +209,8 @@ var arguments = func() map[string]struct {
 		"set_indexes":            {`1, 'x'`, 1},
 		"page_of":                {around + `, -9223372036854775807, 9223372036854775807, 500, ARRAY['\x0000000102', '\x000000010261']::bytea[]`, 2503 + 3},
 		"count_of":               {around + `, 1000, ARRAY['\x0000000102', '\x000000010261']::bytea[]`, 2003},
+		"index_rows":             {walk, 505},
+		"index_rows_back":        {back, 505},
 		"reindex":                {array(group, "bytea", key) + ", " + array(group, "bigint", expected) + ", " + entries, 3 * 2 * group},
 		"drop_entries":           {`'\x00000001', '\x00000002', 500`, 1000},
 		"put_directory":          {`'/a/', '', 'a', '', '/a/', '/a0'`, 1},

@@ -43,9 +43,11 @@ var reads = sqlkit.Statements{
 	Quota:   selectQuota,
 	Indexes: selectIndexes,
 	PageOf:  selectPageOf,
+	CountOf: countOf,
 
-	ReplacedOf: selectReplacedOf,
-	CountOf:    countOf,
+	ReplacedOf:    selectReplacedOf,
+	IndexRows:     selectIndexRows,
+	IndexRowsBack: selectIndexRowsBack,
 }
 
 // inTransaction are the statements of what is done under the commit lock, and in a snapshot.
@@ -370,6 +372,26 @@ SELECT ` + state + `,
        ` + strings.Join(parts, " + ") + `
 FROM ` + storeAndHead + `
 WHERE ` + theStore
+}
+
+// selectIndexRows and selectIndexRowsBack walk the rows of the index from one on, by its primary
+// key, up to the limit, and past keys that are not wanted. The third parameter says nothing new: MySQL needs
+// it.
+var (
+	selectIndexRows     = indexRows(">=", ">=", "<", "ASC")
+	selectIndexRowsBack = indexRows("<", "<=", ">=", "DESC")
+)
+
+func indexRows(from, first, bound, order string) string {
+	return `
+SELECT x'' AS entry, NULL AS key, generation FROM rowkeeper_store WHERE id = 1
+UNION ALL
+SELECT * FROM (
+    SELECT entry, key, NULL FROM rowkeeper_index
+    WHERE (entry, key) ` + from + ` (?1, ?2) AND entry ` + first + ` ?3 AND entry ` + bound + ` ?4
+      AND key >= ?5 AND key < ?6
+    ORDER BY entry ` + order + `, key ` + order + ` LIMIT ?7
+)`
 }
 
 // selectGroup finds the rows of a group in the newest revisions, by the log's primary key: none of

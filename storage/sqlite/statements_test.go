@@ -151,6 +151,13 @@ var plans = map[string]struct{ text, plan string }{
 	"countOf": {countOf(2), headPlan +
 		"SCALAR SUBQUERY; CO-ROUTINE (subquery-1); SEARCH rowkeeper_index USING PRIMARY KEY (entry=? AND key>? AND key<?); SCAN (subquery-1); " +
 		"SCALAR SUBQUERY; CO-ROUTINE (subquery-3); SEARCH rowkeeper_index USING PRIMARY KEY (entry=? AND key>? AND key<?); SCAN (subquery-3); "},
+	// It scans what the limit leaves.
+	"selectIndexRows": {selectIndexRows, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY " +
+		"KEY (rowid=?); UNION ALL; CO-ROUTINE (subquery-2); SEARCH rowkeeper_index USING PRIMARY KEY " +
+		"((entry,key)>(?,?) AND entry<?); SCAN (subquery-2); "},
+	"selectIndexRowsBack": {selectIndexRowsBack, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY " +
+		"KEY (rowid=?); UNION ALL; CO-ROUTINE (subquery-2); SEARCH rowkeeper_index USING PRIMARY KEY " +
+		"(entry>? AND (entry,key)<(?,?)); SCAN (subquery-2); "},
 	// It scans the first keys.
 	"eraseLive": {eraseLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); LIST SUBQUERY; " +
 		"SCAN rowkeeper_live; "},

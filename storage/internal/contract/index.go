@@ -85,9 +85,80 @@ func UnknownEntry(id uint32) Entry { return entryOf(id, entryUnknown, "") }
 func ExistsEntry(id uint32) Entry { return entryOf(id, entryExists, "") }
 
 // ValueEntry says that the value for the name of the index begins with a value, and is no longer
-// unless that is a long one.
+// unless that is a long one. The entries of an index are in the order of their values: decimal
+// numbers by what they are worth, and then all others by their bytes.
 func ValueEntry(id uint32, value string) Entry {
+	value = inOrder(value)
 	return entryOf(id, entryValue, value[:min(len(value), entryValueBytes)])
+}
+
+// ValueEntries are the bounds of the entries of an index that [ValueEntry] makes: the first one
+// that there can be, and the first one beyond.
+func ValueEntries(id uint32) (low, high Entry) {
+	return entryOf(id, entryValue, ""), entryOf(id, entryValue+1, "")
+}
+
+// SaysValue returns what follows the ID and the kind in an entry that ValueEntry has made, and
+// false for another one. [EntrySaying] makes the entry of it.
+func (e Entry) SaysValue() (said string, ok bool) {
+	if len(e) < 5 || e[4] != entryValue {
+		return "", false
+	}
+	return string(e[5:]), true
+}
+
+// EntrySaying is the entry of an index that says what another index's entry does.
+func EntrySaying(id uint32, said string) Entry { return entryOf(id, entryValue, said) }
+
+// The first byte of a value in an entry, and the signs of numbers.
+const (
+	orderedNumber = 1
+	orderedText   = 2
+
+	signNegative, signZero, signPositive = 0, 1, 2
+)
+
+// numberBytes is the length of the longest value that is ordered as a number.
+const numberBytes = 64
+
+// inOrder makes bytes of a value whose order is that of the values. A number is its sign, how many
+// digits it has before the point, its digits without zeros around them, and an end that is lower
+// than any digit. If it is negative, these are inverted. The value itself follows, as numbers of the
+// same worth may be written otherwise.
+func inOrder(value string) string {
+	text := string(rune(orderedText)) + value
+	if value == "" || len(value) > numberBytes {
+		return text
+	}
+	digits, negative := strings.CutPrefix(value, "-")
+	whole, fraction, point := strings.Cut(digits, ".")
+	if !decimal(whole) || point && !decimal(fraction) {
+		return text
+	}
+	whole = strings.TrimLeft(whole, "0")
+	exponent := len(whole)
+	if whole == "" {
+		trimmed := strings.TrimLeft(fraction, "0")
+		exponent, fraction = len(trimmed)-len(fraction), trimmed
+	}
+	b := []byte{orderedNumber, signPositive, byte(128 + exponent)}
+	b = append(b, strings.TrimRight(whole+fraction, "0")...)
+	b = append(b, 0)
+	switch {
+	case len(b) == 4:
+		b = []byte{orderedNumber, signZero}
+	case negative:
+		b[1] = signNegative
+		for i := 2; i < len(b); i++ {
+			b[i] = ^b[i]
+		}
+	}
+	return string(append(b, value...))
+}
+
+// decimal tells whether there are digits, and nothing else.
+func decimal(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
 // Index is the ID of the entry's index.

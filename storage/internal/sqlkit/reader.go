@@ -25,6 +25,7 @@ type Reader struct {
 	leases, lapsing, attached, stateForKeys                            Read
 	attachedTo, countLeases                                            Read
 	usage, growth, quota, everywhere, indexes                          Read
+	indexRows, indexRowsBack                                           Read
 	pageOf, countOf, replacedOf                                        func(n int) string
 }
 
@@ -74,10 +75,11 @@ func NewReader(db Runner, s *Statements, reads, tails *Turns) *Reader {
 			Columns: 3},
 		indexes: Read{What: "read the indexes", Class: Maintenance, SQL: s.Indexes, Columns: 2,
 			OneRow: true},
-		pageOf:  s.PageOf,
-		countOf: s.CountOf,
-
-		replacedOf: s.ReplacedOf,
+		indexRows:     Read{What: "read an index", Class: List, SQL: s.IndexRows, Columns: 3},
+		indexRowsBack: Read{What: "read an index", Class: List, SQL: s.IndexRowsBack, Columns: 3},
+		pageOf:        s.PageOf,
+		countOf:       s.CountOf,
+		replacedOf:    s.ReplacedOf,
 	}
 }
 
@@ -388,6 +390,32 @@ func (r *Reader) CountEntries(ctx context.Context, entries []contract.Entry, sta
 		return nil
 	}, start, end, limit, entries)
 	return n, st, err
+}
+
+// IndexRows implements [contract.Backend].
+func (r *Reader) IndexRows(ctx context.Context, q contract.IndexWalk) (*contract.IndexRows,
+	contract.State, error) {
+	read, found := &r.indexRows, &contract.IndexRows{}
+	if q.Backwards {
+		read = &r.indexRowsBack
+	}
+	entry := contract.Key(q.From.Entry)
+	st, err := r.query(ctx, read, func(c Cursor) error {
+		entry := c.Key(0)
+		if entry == "" {
+			found.Generation = c.Int(2)
+			return nil
+		}
+		found.Rows = append(found.Rows, contract.IndexRow{Entry: contract.Entry(entry), Key: c.Key(1)})
+		return nil
+	}, entry, q.From.Key, entry, contract.Key(q.Bound), q.Start, q.End, int64(q.Limit))
+	inOrder(found.Rows, func(a, b *contract.IndexRow) int {
+		if q.Backwards {
+			a, b = b, a
+		}
+		return a.Compare(*b)
+	})
+	return found, st, err
 }
 
 // Indexes implements [contract.Backend].

@@ -101,6 +101,7 @@ func (m *indexModel) compare(all []contract.Entry) {
 		if !slices.Equal(got, want) {
 			m.Fatalf("the entry %q has the keys %q, not %q", string(e), got, want)
 		}
+		m.rows([]contract.Entry{e}, indexed, indexed+"~")
 		for _, limit := range []int64{1, 2, 1000} {
 			n, _, err := m.b.CountEntries(m.ctx, []contract.Entry{e, contract.ValueEntry(99, "")}, indexed,
 				indexed+"~", limit)
@@ -108,6 +109,54 @@ func (m *indexModel) compare(all []contract.Entry) {
 			if n != min(int64(len(want)), limit) {
 				m.Fatalf("%d keys are counted of %q up to %d, not %d", n, string(e), limit, len(want))
 			}
+		}
+	}
+	if keys := slices.Sorted(maps.Keys(m.now)); len(keys) > 2 {
+		m.rows(all, indexed, indexed+"~")
+		m.rows(all, keys[1], keys[len(keys)-1])
+	}
+}
+
+// rows walks through the rows of an index from the first entry to the last, forwards and backwards,
+// past the keys that are not in a range.
+func (m *indexModel) rows(all []contract.Entry, start, end contract.Key) {
+	m.Helper()
+	low, high := all[0], all[len(all)-1]+"\x00"
+	var want []contract.IndexRow
+	for k, entries := range m.now {
+		for _, e := range entries {
+			if k >= start && k < end && e >= low && e < high {
+				want = append(want, contract.IndexRow{Entry: e, Key: k})
+			}
+		}
+	}
+	slices.SortFunc(want, contract.IndexRow.Compare)
+	for _, backwards := range []bool{false, true} {
+		q := contract.IndexWalk{From: contract.IndexRow{Entry: low}, Bound: high, Start: start, End: end,
+			Limit: 4, Backwards: backwards}
+		if backwards {
+			q.From, q.Bound = contract.IndexRow{Entry: high}, low
+		}
+		var got []contract.IndexRow
+		for {
+			p, _, err := m.b.IndexRows(m.ctx, q)
+			m.must(err)
+			if p.Generation != m.x.Generation {
+				m.Fatalf("an index tells the generation %d, not %d", p.Generation, m.x.Generation)
+			}
+			got = append(got, p.Rows...)
+			if len(p.Rows) < q.Limit {
+				break
+			}
+			if q.From = got[len(got)-1]; !backwards {
+				q.From.Key += "\x00"
+			}
+		}
+		if backwards {
+			slices.Reverse(got)
+		}
+		if !slices.Equal(got, want) {
+			m.Fatalf("the index has the rows %q, not %q (backwards: %t)", got, want, backwards)
 		}
 	}
 }

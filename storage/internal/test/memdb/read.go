@@ -410,6 +410,31 @@ func (b *Backend) CountEntries(ctx context.Context, entries []contract.Entry, st
 	return n, st, nil
 }
 
+// IndexRows implements [contract.Backend].
+func (b *Backend) IndexRows(ctx context.Context, q contract.IndexWalk) (*contract.IndexRows,
+	contract.State, error) {
+	t, st, err := b.read(ctx, "IndexRows")
+	if err != nil {
+		return nil, st, err
+	}
+	found := &contract.IndexRows{Generation: t.store.indexes.Generation}
+	for _, l := range t.between(q.Start, q.End) {
+		for _, e := range l.entries {
+			p := contract.IndexRow{Entry: e, Key: l.key}
+			if q.Backwards && p.Compare(q.From) < 0 && e >= q.Bound ||
+				!q.Backwards && p.Compare(q.From) >= 0 && e < q.Bound {
+				found.Rows = append(found.Rows, p)
+			}
+		}
+	}
+	slices.SortFunc(found.Rows, contract.IndexRow.Compare)
+	if q.Backwards {
+		slices.Reverse(found.Rows)
+	}
+	found.Rows = found.Rows[:min(len(found.Rows), q.Limit)]
+	return found, st, nil
+}
+
 // Everywhere implements [contract.Backend]. There is one store.
 func (b *Backend) Everywhere(ctx context.Context,
 	key contract.Key) (map[string][]byte, contract.State, error) {
