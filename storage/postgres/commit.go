@@ -86,7 +86,8 @@ type input struct {
 	ttls          []int64
 	wantsPrevious []bool
 	leases        []int64
-	// entries are the texts of arrays, "" for a key without an index. indexed tells whether any key may have entries.
+	// entries are the texts of arrays, "" for a key without an index. indexed tells whether any key
+	// may have entries.
 	entries []string
 	indexed bool
 	// leased tells whether any key is attached to a lease.

@@ -190,8 +190,8 @@ type Index struct {
 	State string `json:"state"`
 	// Built is where the walk through the keys has come to: the last key that was looked at.
 	Built []byte `json:"built,omitempty"`
-	// Since is the head at which an index that is ready became so. Of rows that were replaced later,
-	// the log has the entries in it.
+	// Since is the head at which an index that is ready became so. Of rows that were replaced
+	// later, the log has the entries in it.
 	Since Revision `json:"since,omitempty"`
 }
 

@@ -25,8 +25,8 @@ type RangeOptions struct {
 	// KeysOnly leaves the values out.
 	KeysOnly bool
 	// By, if not nil, leaves out the keys of which the index says that they have none of the
-	// entries, or the log, if they were replaced since At. The error is [contract.ErrOtherIndexes] if
-	// the declarations have changed.
+	// entries, or the log, if they were replaced since At. The error is
+	// [contract.ErrOtherIndexes] if the declarations have changed.
 	By *IndexQuery
 	// Ahead says, if not 0, that the call ends a page of a client's list, and is the Limit of the
 	// list's pages. If the client has asked for the page before it by the same Limit, the next one
