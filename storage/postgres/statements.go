@@ -93,12 +93,10 @@ var reads = sqlkit.Statements{
 	Quota:   sqlQuota,
 	Indexes: sqlIndexes,
 	PageOf:  func(int) string { return sqlPageOf },
-
-	ReplacedOf: func(int) string { return sqlReplacedOf },
-
 	CountOf: func(int) string { return sqlCountOf },
 
-	IndexRows: sqlIndexRows, IndexRowsBack: sqlIndexRowsBack,
+	ReplacedOf: func(int) string { return sqlReplacedOf },
+	IndexRows:  sqlIndexRows, IndexRowsBack: sqlIndexRowsBack,
 
 	Everywhere: sqlEverywhere,
 }
