@@ -45,6 +45,7 @@ var reads = sqlkit.Statements{
 	PageOf:  selectPageOf,
 	CountOf: countOf,
 
+	ReplacedOf:    selectReplacedOf,
 	IndexRows:     selectIndexRows,
 	IndexRowsBack: selectIndexRowsBack,
 }
@@ -162,6 +163,16 @@ SELECT key, prev_revision
 FROM rowkeeper_log
 WHERE revision < ?3 AND revision >= ?4 AND prev_revision <> 0 AND prev_revision BETWEEN ?5 AND ?6 AND key >= ?7 AND key < ?8`
 
+// selectReplacedOf is selectReplaced without rows whose keys had none of n entries.
+func selectReplacedOf(n int) string {
+	said := "\n  AND (entries IS NULL OR revision BETWEEN ?9 AND ?10"
+	for i := range n {
+		said += fmt.Sprintf(" OR instr(entries, ?%d)", 11+i)
+	}
+	const last = "key < ?8"
+	return strings.ReplaceAll(selectReplaced, last, last+said+")")
+}
+
 // selectValues finds rows of the log by primary key; the revisions are a JSON array, since SQLite
 // has no array parameters.
 const selectValues = `
@@ -265,6 +276,11 @@ SELECT value FROM rowkeeper_log WHERE revision = ?1`
 const insertLog = `
 INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`
+
+// insertIndexedLog is insertLog for a key of an indexed directory.
+const insertIndexedLog = `
+INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value, entries)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)`
 
 const insertMarker = `
 INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value)

@@ -42,6 +42,18 @@ import (
 //   - An ID is never given twice in a history. So rows of an index that was dropped mean nothing,
 //     and are removed in batches later.
 //
+// The log has entries, too, for lists at a revision R of the past. These look at all rows that were
+// replaced since R, and so the entries of a row are with the row that replaced it: those that the
+// live row had when that was written, under the commit lock. A list by an index reads the values of
+// only those replaced rows that have an entry which it looks for, or of which nothing is known.
+//
+// That misses none, either. A key whose row is replaced after its index became ready
+// ([Index.Since]) had the entries that its newest value said, or the one that says "unknown", as
+// above. Before that, it may not have been walked through, and what the log says does not count. An
+// index that is built anew becomes ready anew. Rows that were replaced by a process that did not
+// know of any index of the directory have none in the log, which is not the same as having no
+// entry.
+//
 // A store without indexes has the generation 0, and its groups write and read what they did without
 // this file. In a store with indexes, that is so for groups without a key of an indexed directory.
 
@@ -179,6 +191,9 @@ type Index struct {
 	State string `json:"state"`
 	// Built is where the walk through the keys has come to: the last key that was looked at.
 	Built []byte `json:"built,omitempty"`
+	// Since is the head at which an index that is ready became so. Of rows that were replaced
+	// later, the log has the entries in it.
+	Since Revision `json:"since,omitempty"`
 }
 
 // The states of an index.
@@ -484,7 +499,7 @@ func BuildIndexes(ctx context.Context, b Backend, seen Position, directory Key, 
 				continue
 			}
 			if d.Built, changed = upto, true; done {
-				d.State, d.Built = IndexReady, nil
+				d.State, d.Built, d.Since = IndexReady, nil, guard.State.Head.Revision
 				x.change()
 			}
 		}

@@ -99,6 +99,10 @@ type Statements struct {
 	// and not below another. Parameters: after, upto; the two IDs; the lowest and the greatest ID
 	// of what was replaced; start, end. Columns: key, prev (not 0).
 	Replaced string
+	// ReplacedOf is Replaced without rows whose keys had none of n entries. Parameters: those of
+	// Replaced, the lowest and the greatest ID of rows whose entries do not count, and the entries,
+	// [Packed].
+	ReplacedOf func(n int) string
 	// Values reads log rows by ID. Parameter: the IDs. Columns: key, ID, create, version, lease,
 	// value.
 	Values string
