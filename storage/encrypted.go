@@ -53,7 +53,7 @@ func (s *Store) CheckEncryption(ctx context.Context, prefix string,
 		looked := map[string]int{}
 		for next := root; ; {
 			page, err := history.Range(ctx, mvcc.RangeOptions{Start: next,
-				End: database.PrefixEnd(root), Limit: sampled})
+				End: contract.PrefixEnd(root), Limit: sampled})
 			if err != nil {
 				s.log.Warn("cannot look whether all stored objects can be decrypted", "err", err)
 				return check.missing(nil)
@@ -66,10 +66,10 @@ func (s *Store) CheckEncryption(ctx context.Context, prefix string,
 				return err
 			}
 			check.look(ctx, directory, page.KVs, resources)
-			next = database.PrefixEnd(directory)
+			next = contract.PrefixEnd(directory)
 			first, _, _ := strings.Cut(string(directory[len(root):]), "/")
 			if looked[first]++; !strings.Contains(first, ".") && looked[first] >= mostNamespaces {
-				next = database.PrefixEnd(root + contract.Key(first) + "/")
+				next = contract.PrefixEnd(root + contract.Key(first) + "/")
 			}
 		}
 	}

@@ -203,7 +203,7 @@ func (r *objectStore) listRange(key string, opts apistorage.ListOptions) (listRa
 	if !opts.Recursive {
 		return in, nil
 	}
-	in.end = database.PrefixEnd(k)
+	in.end = contract.PrefixEnd(k)
 	if opts.Predicate.Continue != "" {
 		in.from, in.continuing = contract.Key(from), true
 	}

@@ -9,7 +9,6 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
-	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -59,7 +58,7 @@ func (r *objectStore) Stats(ctx context.Context) (apistorage.Stats, error) {
 	}
 	all := r.keys.all()
 	count, err := ask(ctx, r, "listWithCount", func() (int64, error) {
-		return r.mvcc.Count(ctx, all, database.PrefixEnd(all))
+		return r.mvcc.Count(ctx, all, contract.PrefixEnd(all))
 	})
 	return apistorage.Stats{ObjectCount: count}, r.apiError(ctx, err)
 }

@@ -237,7 +237,7 @@ func (w *watcher) sendInitial() error {
 	}
 	r := listRange{start: w.key, end: database.After(w.key), from: w.key, recursive: w.opts.Recursive}
 	if r.recursive {
-		r.end = database.PrefixEnd(w.key)
+		r.end = contract.PrefixEnd(w.key)
 	}
 	snapshot := contract.Revision(0)
 	for chunk, err := range w.r.chunks(w.ctx, r) {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -65,8 +66,13 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 	if !known {
 		return nil, inspect.ErrNoAnswer
 	}
-	if q == inspect.Store {
+	switch q {
+	case inspect.Store:
 		args = []any{i.store}
+	case inspect.EntryPiece: // two ranges, as in selectIndexRows
+		args = slices.Insert(args, 2, args[0])
+	case inspect.EntriesPiece: // the limit comes before the entries
+		args = []any{args[0], args[1], args[4], args[2], args[3]}
 	}
 	var all []inspect.Row
 	for _, text := range texts {
@@ -225,7 +231,7 @@ SELECT IF(VERSION() LIKE '%MariaDB%', 'MariaDB', 'MySQL') AS product, VERSION() 
 	// log, by the primary key.
 	inspect.Store: asked(`
 SELECT s.id, s.epoch, s.compacted, s.swept, s.oldest_writer, s.max_objects, s.max_bytes,
-       h.revision AS head, h.time AS written
+       s.generation, s.indexes, h.revision AS head, h.time AS written
 FROM rowkeeper_store s
 LEFT JOIN rowkeeper_log h ON h.store = s.id AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = s.id)
 WHERE s.name = ?`),
@@ -329,6 +335,50 @@ FROM (
           WHERE k.store = $store AND k.key > ? ORDER BY k.key LIMIT ?) l
     LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
 ) c`),
+	// Two ranges of the primary key of the indexes, and for each row that of live, whose entries each
+	// follow their length. The entry and the key after which it begins, the entry again, the entry
+	// beyond the last one, and the limit.
+	inspect.EntryPiece: asked(`
+WITH piece AS (
+    SELECT STRAIGHT_JOIN p.entry, p.key, l.revision,
+           COALESCE(LOCATE(CONCAT(UNHEX(LPAD(HEX(LENGTH(p.entry)), 4, '0')), p.entry), l.entries), 0) = 0 AS alone
+    FROM (SELECT i.entry, i.key
+          FROM rowkeeper_index i FORCE INDEX (PRIMARY)
+          WHERE i.store = $store AND (i.entry = ? AND i.key > ? OR i.entry > ? AND i.entry < ?)
+          ORDER BY i.entry, i.key LIMIT ?) p
+    LEFT JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = p.key
+)
+SELECT s.generation, c.` + "`rows`" + `, c.entry, (SELECT MAX(p.key) FROM piece p WHERE p.entry = c.entry) AS ` + "`key`" + `, c.alone, c.example
+FROM rowkeeper_store s
+CROSS JOIN (SELECT COUNT(*) AS ` + "`rows`" + `, MAX(p.entry) AS entry, COALESCE(SUM(p.alone), 0) AS alone,
+                   MIN(IF(p.alone, ABS(p.revision), NULL)) AS example
+            FROM piece p) c
+WHERE s.id = $store`),
+	// A range of the primary key of live, and for each entry that of the indexes. The key after which
+	// it begins, the key beyond the last one, the limit, the first entry, and the entry beyond the
+	// last one.
+	inspect.EntriesPiece: asked(`
+WITH RECURSIVE piece AS (
+    SELECT l.key, l.revision, l.entries
+    FROM rowkeeper_live l FORCE INDEX (PRIMARY)
+    WHERE l.store = $store AND l.key > ? AND l.key < ? ORDER BY l.key LIMIT ?
+), unpacked (name, revision, entry, more) AS (
+    SELECT p.key, p.revision, SUBSTRING(p.entries, 3, ORD(SUBSTRING(p.entries, 2, 1))),
+           SUBSTRING(p.entries, 3 + ORD(SUBSTRING(p.entries, 2, 1)))
+    FROM piece p WHERE p.entries IS NOT NULL
+    UNION ALL
+    SELECT u.name, u.revision, SUBSTRING(u.more, 3, ORD(SUBSTRING(u.more, 2, 1))),
+           SUBSTRING(u.more, 3 + ORD(SUBSTRING(u.more, 2, 1)))
+    FROM unpacked u WHERE LENGTH(u.more) > 2
+)
+SELECT s.generation, c.` + "`rows`" + `, c.last, w.lacking, w.example
+FROM rowkeeper_store s
+CROSS JOIN (SELECT COUNT(*) AS ` + "`rows`" + `, MAX(p.key) AS last FROM piece p) c
+CROSS JOIN (SELECT COUNT(*) AS lacking, MIN(ABS(u.revision)) AS example
+            FROM unpacked u
+            LEFT JOIN rowkeeper_index i FORCE INDEX (PRIMARY) ON i.store = $store AND i.entry = u.entry AND i.key = u.name
+            WHERE u.entry >= ? AND u.entry < ? AND i.key IS NULL) w
+WHERE s.id = $store`),
 	// A range of the log's primary key, and for a transaction its parts by the same one. The last
 	// two bytes of a token say how many there are. The revision after which it begins, and the
 	// limit.

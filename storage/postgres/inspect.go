@@ -171,7 +171,7 @@ SELECT 'PostgreSQL' AS product, current_setting('server_version') AS version,
 	// log, by the primary key.
 	inspect.Store: `
 SELECT s.id, s.epoch, s.compacted, s.swept, s.oldest_writer, s.max_objects, s.max_bytes,
-       h.revision AS head, h.time AS written
+       s.generation, s.indexes, h.revision AS head, h.time AS written
 FROM rowkeeper_store s
 LEFT JOIN LATERAL (SELECT g.revision, g.time FROM rowkeeper_log g WHERE g.store = s.id ORDER BY g.revision DESC LIMIT 1) h ON true
 WHERE s.name = $1::text`,
@@ -284,6 +284,40 @@ SELECT count(*) AS rows, (SELECT key FROM piece ORDER BY key DESC LIMIT 1) AS la
        count(*) FILTER (WHERE NOT other AND differs) AS differs, count(*) FILTER (WHERE beyond) AS beyond,
        min(abs(revision)) FILTER (WHERE lost OR other OR differs OR beyond) AS example
 FROM compared`,
+	// A range of the primary key of the indexes, and for each row that of live. $1 entry, $2 key, $3
+	// the entry beyond the last one, $4 limit.
+	inspect.EntryPiece: `
+WITH piece AS MATERIALIZED (
+    SELECT entry, key FROM rowkeeper_index
+    WHERE store = $store AND (entry, key) > ($1::bytea, $2::bytea) AND entry < $3::bytea
+    ORDER BY entry, key LIMIT $4::bigint
+), alone AS MATERIALIZED (
+    SELECT abs(l.revision) AS revision
+    FROM piece p
+    LEFT JOIN rowkeeper_live l ON l.store = $store AND l.key = p.key
+    WHERE NOT coalesce(p.entry = ANY (l.entries), false)
+)
+SELECT s.generation, (SELECT count(*) FROM piece) AS rows, z.entry, z.key,
+       (SELECT count(*) FROM alone) AS alone, (SELECT min(revision) FROM alone) AS example
+FROM rowkeeper_store s
+LEFT JOIN (SELECT entry, key FROM piece ORDER BY entry DESC, key DESC LIMIT 1) z ON true
+WHERE s.id = $store`,
+	// A range of the primary key of live, and for each entry that of the indexes. $1 key, $2 the key
+	// beyond the last one, $3 entry, $4 the entry beyond the last one, $5 limit.
+	inspect.EntriesPiece: `
+WITH piece AS MATERIALIZED (
+    SELECT key, revision, entries
+    FROM rowkeeper_live WHERE store = $store AND key > $1::bytea AND key < $2::bytea ORDER BY key LIMIT $5::bigint
+), lacking AS MATERIALIZED (
+    SELECT abs(p.revision) AS revision
+    FROM piece p CROSS JOIN LATERAL unnest(p.entries) e (entry)
+    WHERE e.entry >= $3::bytea AND e.entry < $4::bytea AND NOT EXISTS (
+              SELECT FROM rowkeeper_index i WHERE i.store = $store AND i.entry = e.entry AND i.key = p.key)
+)
+SELECT s.generation, (SELECT count(*) FROM piece) AS rows, (SELECT key FROM piece ORDER BY key DESC LIMIT 1) AS last,
+       (SELECT count(*) FROM lacking) AS lacking, (SELECT min(revision) FROM lacking) AS example
+FROM rowkeeper_store s
+WHERE s.id = $store`,
 	// A range of the log's primary key, and for a transaction its parts by the same one. The last
 	// two bytes of a token say how many there are. $1 revision, $2 limit.
 	inspect.LogPiece: `

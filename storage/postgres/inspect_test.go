@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -20,15 +21,17 @@ func TestInspectionPlans(t *testing.T) {
 			exec(t, conn, "ANALYZE")
 		}
 		for q, args := range map[inspect.Question][]string{
-			inspect.NextKey:   {`'k/05'`},
-			inspect.CountKeys: {`'k/05'`, `'k/06'`},
-			inspect.LivePiece: {`'k/05'`, `10000`},
-			inspect.LogPiece:  {`50000`, `10000`},
-			inspect.PartPiece: {`0`, `10000`},
+			inspect.NextKey:      {`'k/05'`},
+			inspect.CountKeys:    {`'k/05'`, `'k/06'`},
+			inspect.LivePiece:    {`'k/05'`, `10000`},
+			inspect.LogPiece:     {`50000`, `10000`},
+			inspect.PartPiece:    {`0`, `10000`},
+			inspect.EntryPiece:   {`'\x0000000102'`, `'k/05'`, `'\x00000002'`, `10000`},
+			inspect.EntriesPiece: {`'k/05'`, `'l'`, `'\x00000001'`, `'\x00000002'`, `10000`},
 		} {
 			text := strings.ReplaceAll(postgres.Questions[q], "$store", "1")
 			for i, arg := range args {
-				text = strings.ReplaceAll(text, []string{"$1", "$2"}[i], arg)
+				text = strings.ReplaceAll(text, fmt.Sprint("$", i+1), arg)
 			}
 			exec(t, conn, "BEGIN READ ONLY", postgres.InspectorSettings)
 			rows, err := conn.Query(t.Context(), "EXPLAIN "+text)
@@ -43,7 +46,8 @@ func TestInspectionPlans(t *testing.T) {
 			found := false
 			for _, step := range plan {
 				found = found || strings.Contains(step, "Index") && strings.Contains(step, "_pkey")
-				if strings.Contains(step, "Scan on rowkeeper_l") || strings.Contains(step, "Hash") {
+				if strings.Contains(step, "Scan on rowkeeper_l") ||
+					strings.Contains(step, "Scan on rowkeeper_i") || strings.Contains(step, "Hash") {
 					t.Errorf("the %s, with statistics %s: %s", q, statistics, strings.Join(plan, "\n"))
 				}
 			}

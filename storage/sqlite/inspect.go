@@ -179,7 +179,7 @@ var questions = map[inspect.Question]string{
 	inspect.Schema: `SELECT coalesce(max(version_id), 0) AS version FROM rowkeeper_schema`,
 	// The one row, and the newest row of the log.
 	inspect.Store: `
-SELECT s.id, s.epoch, s.compacted, s.swept, s.oldest_writer, s.max_objects, s.max_bytes, h.revision AS head, h.time AS written
+SELECT s.id, s.epoch, s.compacted, s.swept, s.oldest_writer, s.max_objects, s.max_bytes, s.generation, s.indexes, h.revision AS head, h.time AS written
 FROM rowkeeper_store s LEFT JOIN rowkeeper_log h ON h.revision = (SELECT max(revision) FROM rowkeeper_log)
 WHERE s.id = 1`,
 	inspect.Settings: `SELECT 'journal_mode' AS name, journal_mode AS value, '' AS source FROM pragma_journal_mode`,
@@ -216,6 +216,42 @@ SELECT count(*) AS rows, max(key) AS last, count(*) FILTER (WHERE lost AND NOT b
        count(*) FILTER (WHERE beyond) AS beyond,
        min(abs(revision)) FILTER (WHERE lost OR other OR differs OR beyond) AS example
 FROM compared`,
+	// A range of the primary key of the indexes, and for each row that of live, whose entries each
+	// follow their length. ?1 entry, ?2 key, ?3 the entry beyond the last one, ?4 limit.
+	inspect.EntryPiece: `
+WITH piece AS MATERIALIZED (
+    SELECT entry, key FROM rowkeeper_index WHERE (entry, key) > (?1, ?2) AND entry < ?3 ORDER BY entry, key LIMIT ?4
+), compared AS MATERIALIZED (
+    SELECT l.revision, coalesce(instr(l.entries, CAST(unhex(printf('%04X', length(p.entry))) || p.entry AS BLOB)), 0) = 0 AS alone
+    FROM piece p LEFT JOIN rowkeeper_live l ON l.key = p.key
+)
+SELECT s.generation, (SELECT count(*) FROM piece) AS rows, (SELECT max(entry) FROM piece) AS entry,
+       (SELECT max(key) FROM piece WHERE entry = (SELECT max(entry) FROM piece)) AS key,
+       (SELECT count(*) FROM compared WHERE alone) AS alone, (SELECT min(abs(revision)) FROM compared WHERE alone) AS example
+FROM rowkeeper_store s
+WHERE s.id = 1`,
+	// A range of the primary key of live, and for each entry that of the indexes. An entry has less
+	// than 256 bytes: n is the second byte of what is left, which is the length of the next one. ?1
+	// key, ?2 the key beyond the last one, ?3 entry, ?4 the entry beyond the last one, ?5 limit.
+	inspect.EntriesPiece: `
+WITH RECURSIVE piece AS MATERIALIZED (
+    SELECT key, revision, entries FROM rowkeeper_live WHERE key > ?1 AND key < ?2 ORDER BY key LIMIT ?5
+), unpacked (key, revision, entry, more, n) AS (
+    SELECT key, revision, NULL, entries,
+           instr('123456789ABCDEF', substr(hex(substr(entries, 2, 1)), 1, 1)) * 16 + instr('123456789ABCDEF', substr(hex(substr(entries, 2, 1)), 2, 1))
+    FROM piece WHERE entries IS NOT NULL
+    UNION ALL
+    SELECT key, revision, substr(more, 3, n), substr(more, 3 + n),
+           instr('123456789ABCDEF', substr(hex(substr(more, 4 + n, 1)), 1, 1)) * 16 + instr('123456789ABCDEF', substr(hex(substr(more, 4 + n, 1)), 2, 1))
+    FROM unpacked WHERE length(more) > 2
+), lacking AS MATERIALIZED (
+    SELECT u.revision FROM unpacked u
+    WHERE u.entry >= ?3 AND u.entry < ?4 AND NOT EXISTS (SELECT 1 FROM rowkeeper_index i WHERE i.entry = u.entry AND i.key = u.key)
+)
+SELECT s.generation, (SELECT count(*) FROM piece) AS rows, (SELECT max(key) FROM piece) AS last,
+       (SELECT count(*) FROM lacking) AS lacking, (SELECT min(abs(revision)) FROM lacking) AS example
+FROM rowkeeper_store s
+WHERE s.id = 1`,
 	// A range of the log's primary key, and for a transaction its parts by the same one. The last
 	// four hexadecimal digits of a token say how many there are. ?1 revision, ?2 limit.
 	inspect.LogPiece: `

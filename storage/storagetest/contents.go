@@ -59,7 +59,7 @@ func Capture(ctx context.Context, db *storage.Store, prefix string) (*Contents, 
 // read reads what is below the prefix now.
 func (c *Contents) read(ctx context.Context, store *mvcc.Engine) ([]mvcc.KeyValue, error) {
 	var all []mvcc.KeyValue
-	o := mvcc.RangeOptions{Start: c.directory, End: database.PrefixEnd(c.directory)}
+	o := mvcc.RangeOptions{Start: c.directory, End: contract.PrefixEnd(c.directory)}
 	for {
 		r, err := store.Range(ctx, o)
 		if err != nil {

@@ -98,3 +98,7 @@ func RecordDirectories(ctx context.Context, b Backend, epoch Epoch,
 	})
 	return st, err
 }
+
+// PrefixEnd is the smallest key after all keys that begin with the directory: '0' is the successor
+// of '/'.
+func PrefixEnd(directory Key) Key { return directory[:len(directory)-1] + "0" }

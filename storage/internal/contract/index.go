@@ -170,8 +170,8 @@ func (e Entry) Index() uint32 {
 	return binary.BigEndian.Uint32([]byte(e[:4]))
 }
 
-// entriesBounds are the first entry that an index can have, and the first one beyond.
-func entriesBounds(id uint32) (low, high Entry) {
+// EntriesBounds are the first entry that an index can have, and the first one beyond.
+func EntriesBounds(id uint32) (low, high Entry) {
 	return entryOf(id, 0, "")[:4], entryOf(id+1, 0, "")[:4]
 }
 
@@ -527,7 +527,7 @@ func ForgetEntries(ctx context.Context, b Backend, limit int) (more bool, x *Ind
 			return nil
 		}
 		more = true
-		low, high := entriesBounds(x.All[i].ID)
+		low, high := EntriesBounds(x.All[i].ID)
 		n, err := tx.DropEntries(low, high, limit)
 		if err != nil || n > 0 {
 			return err

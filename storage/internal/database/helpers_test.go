@@ -90,7 +90,7 @@ func remove(t testing.TB, s *mvcc.Engine, name string) {
 // list returns the pods that are there.
 func list(t testing.TB, s *mvcc.Engine) []mvcc.KeyValue {
 	t.Helper()
-	r, err := s.Range(t.Context(), mvcc.RangeOptions{Start: podsHere, End: PrefixEnd(podsHere)})
+	r, err := s.Range(t.Context(), mvcc.RangeOptions{Start: podsHere, End: contract.PrefixEnd(podsHere)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,6 +42,19 @@ func filled(t *testing.T, d dbtest.DB) *Store {
 	if _, err := store.Fence(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	indexed, err := engine.ChangeIndexes(t.Context(), func(x *contract.Indexes) (bool, error) {
+		d := contract.Directory{Path: podsHere, Resource: "pods"}
+		return true, errors.Join(x.Add(d, "label:app"), x.Add(d, "created"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"web", "db", "web"} {
+		app, created := indexed.All[0].ID, indexed.All[1].ID
+		commit(t, engine, contract.Mutation{Key: podKey("indexed"), Expect: contract.Any, Value: []byte(name),
+			Known: indexed, Found: []contract.Entry{contract.ExistsEntry(app),
+				contract.ValueEntry(app, name), contract.ValueEntry(created, "2026"+name)}})
+	}
 	create(t, engine, "old")
 	change(t, engine, "old", "new")
 	compacted := change(t, engine, "old", "newest")
@@ -101,13 +114,13 @@ func TestHealthy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s.Head != head || s.Epoch != 2 || s.Objects != 37 || s.Compacted != store.CompactedRevision() ||
+			if s.Head != head || s.Epoch != 2 || s.Objects != 38 || s.Compacted != store.CompactedRevision() ||
 				s.Schema != s.Newest || s.Total == nil || *s.Total < 1 || s.Live == nil ||
 				time.Since(s.Written).Abs() > time.Minute {
 				t.Errorf("the status is %+v, and the head %d", s, head)
 			}
 			if len(s.Resources) < 3 || s.Resources[0] != (inspect.Resource{Directory: "/registry/pods/",
-				Objects: 33}) || s.Resources[1] != (inspect.Resource{
+				Objects: 34}) || s.Resources[1] != (inspect.Resource{
 				Directory: "/registry/example.com/widgets/", Objects: 3}) {
 				t.Errorf("the resources are %+v", s.Resources)
 			}
@@ -228,6 +241,10 @@ var damages = []spoilt{
 		"(SELECT r FROM (SELECT (-MAX(revision)) {div} 512 AS r FROM rowkeeper_log WHERE revision < 0) m)"}},
 	{findings: []string{"part-beyond-head"}, sql: []string{"UPDATE rowkeeper_log SET revision = revision - 512000 " +
 		"WHERE revision = (SELECT r FROM (SELECT MIN(revision) AS r FROM rowkeeper_log) m)"}},
+	{findings: []string{"index-row-missing"}, sql: []string{"DELETE FROM rowkeeper_index WHERE entry = " +
+		"(SELECT e FROM (SELECT entry AS e FROM rowkeeper_index ORDER BY entry LIMIT 1) m)"}},
+	{findings: []string{"index-row-alone"}, sql: []string{"UPDATE rowkeeper_live SET entries = NULL " +
+		"WHERE revision = (SELECT r FROM (SELECT MIN(revision) AS r FROM rowkeeper_live WHERE entries IS NOT NULL) m)"}},
 	{findings: []string{"boundary-beyond-head"}, sql: []string{"UPDATE rowkeeper_store SET swept = compacted + 1"}},
 	{findings: []string{"schema-new"}, sql: []string{"INSERT INTO rowkeeper_schema (version_id, is_applied, tstamp) " +
 		"SELECT 99, is_applied, tstamp FROM rowkeeper_schema WHERE version_id = 1"}},

@@ -22,9 +22,5 @@ func Directory(prefix, resource string) contract.Key {
 	return Root(prefix) + contract.Key(resource) + "/"
 }
 
-// PrefixEnd is the smallest key after all keys that begin with the directory: '0' is the successor
-// of '/'.
-func PrefixEnd(directory contract.Key) contract.Key { return directory[:len(directory)-1] + "0" }
-
 // After is the smallest key after the key.
 func After(key contract.Key) contract.Key { return key + "\x00" }

@@ -318,7 +318,7 @@ const removedAtOnce = 256
 // read after f has returned for the one before.
 func eachBelow(ctx context.Context, s *mvcc.Engine, directory contract.Key,
 	f func(page []mvcc.KeyValue) error) error {
-	o := mvcc.RangeOptions{Start: directory, End: PrefixEnd(directory), Limit: removedAtOnce,
+	o := mvcc.RangeOptions{Start: directory, End: contract.PrefixEnd(directory), Limit: removedAtOnce,
 		KeysOnly: true}
 	for {
 		page, err := s.Range(ctx, o)

@@ -536,7 +536,7 @@ func eachRecord(records map[string][]byte, f func(own string, r record) error) e
 }
 
 func anyBelow(ctx context.Context, s *mvcc.Engine, directory contract.Key) (bool, error) {
-	found, err := s.Range(ctx, mvcc.RangeOptions{Start: directory, End: PrefixEnd(directory),
+	found, err := s.Range(ctx, mvcc.RangeOptions{Start: directory, End: contract.PrefixEnd(directory),
 		Limit: 1, KeysOnly: true})
 	return err == nil && len(found.KVs) > 0, err
 }

@@ -92,7 +92,7 @@ func (d aDatabase) says(err error, words ...string) {
 // count counts the pods in a store.
 func (d aDatabase) count(store string) int64 {
 	d.Helper()
-	n, _, err := d.backend(store).Count(d.Context(), podsHere, PrefixEnd(podsHere), 0, 0)
+	n, _, err := d.backend(store).Count(d.Context(), podsHere, contract.PrefixEnd(podsHere), 0, 0)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -737,7 +737,7 @@ func TestStoreForTogether(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			n, _, err := x.backend("fast").Count(t.Context(), directory, PrefixEnd(directory), 0, 0)
+			n, _, err := x.backend("fast").Count(t.Context(), directory, contract.PrefixEnd(directory), 0, 0)
 			if err != nil || n != 3 {
 				t.Errorf("round %d: %d pods are there, %v", round, n, err)
 			}

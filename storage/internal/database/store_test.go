@@ -120,7 +120,7 @@ func TestKeys(t *testing.T) {
 		if here != want+"apps/pods/" {
 			t.Errorf("the directory below %q is %q", prefix, here)
 		}
-		if end := PrefixEnd(here); end <= here+"\xff\xff" || end > want+"apps/pods0" {
+		if end := contract.PrefixEnd(here); end <= here+"\xff\xff" || end > want+"apps/pods0" {
 			t.Errorf("the directory %q ends at %q", here, end)
 		}
 	}

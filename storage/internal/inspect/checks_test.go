@@ -253,7 +253,7 @@ func TestJudges(t *testing.T) {
 func TestPieces(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		judge func(any, Row) []Finding
+		judge func([]any, Row) []Finding
 		after any
 		piece Row
 		want  string
@@ -276,7 +276,7 @@ func TestPieces(t *testing.T) {
 		{"parts alone", judgeParts, int64(0), Row{"orphans": "3", "beyond": "3"}, "part-alone, part-beyond-head"},
 	} {
 		var got []string
-		for _, finding := range tc.judge(tc.after, tc.piece) {
+		for _, finding := range tc.judge([]any{tc.after}, tc.piece) {
 			got = append(got, finding.Name)
 			if finding.Severity != Error {
 				t.Errorf("%s: %+v", tc.name, finding)
@@ -310,6 +310,8 @@ func TestDirectoryOf(t *testing.T) {
 // TestExamine: a piece after the other is read, what is not answered is told, and the worst finding
 // comes first.
 func TestExamine(t *testing.T) {
+	const declared = `{"last": 2, "indexes": [{"id": 1, "directory": "/gone/", "state": "dropping"},
+		{"id": 2, "directory": "/other/g/secrets/", "group": "g", "resource": "secrets", "name": "label:a", "state": "ready"}]}`
 	asked := map[Question]int{}
 	db := &Database{Kind: "postgres", Where: "secret-host", Store: "secret-store", Newest: 3}
 	db.Ask = func(_ context.Context, q Question, args ...any) ([]Row, error) {
@@ -320,7 +322,17 @@ func TestExamine(t *testing.T) {
 		case Schema:
 			return []Row{{"version": "3"}}, nil
 		case Store:
-			return []Row{{"id": "7", "epoch": "1", "head": "20005", "compacted": "0"}}, nil
+			return []Row{{"id": "7", "epoch": "1", "head": "20005", "compacted": "0", "generation": "5", "indexes": declared}}, nil
+		case EntryPiece:
+			if string(args[0].([]byte)) >= "\x00\x00\x00\x02" {
+				return []Row{{"rows": "7", "generation": "5", "alone": "1", "example": "3"}}, nil
+			}
+			return []Row{{"rows": "10000", "generation": "5", "entry": "\x00\x00\x00\x02", "key": "k", "alone": "0"}}, nil
+		case EntriesPiece:
+			if string(args[0].([]byte)) != "/other/g/secrets/" {
+				return []Row{{"rows": "10000", "generation": "6", "lacking": "1"}}, nil
+			}
+			return []Row{{"rows": "10000", "generation": "5", "last": "/other/g/secrets/a", "lacking": "0"}}, nil
 		case Settings:
 			return nil, errors.New("secret-role may not")
 		case Transactions:
@@ -343,8 +355,13 @@ func TestExamine(t *testing.T) {
 	if db.ID != "7" || asked[LogPiece] != 3 || !slices.Contains(told, "rows of the log 20005") {
 		t.Errorf("asked %v, told %v", asked, told)
 	}
-	if len(r.Findings) != 2 || r.Findings[0].Name != "log-backwards" || r.Findings[1].Name != "long-transaction" {
+	if len(r.Findings) != 3 || r.Findings[0].Name != "log-backwards" || r.Findings[1].Name != "index-row-alone" ||
+		r.Findings[1].Mend != "rowkeeper indexes rebuild g/secrets label:a --storage-prefix /other" ||
+		r.Findings[2].Name != "long-transaction" {
 		t.Errorf("found %+v", r.Findings)
+	}
+	if asked[EntryPiece] != 1 || asked[EntriesPiece] != 2 {
+		t.Errorf("asked %v", asked)
 	}
 	if worst, ok := r.Worst(); !ok || worst != Error {
 		t.Errorf("the worst is %v", worst)
@@ -353,7 +370,7 @@ func TestExamine(t *testing.T) {
 	for _, u := range r.Unseen {
 		unseen = append(unseen, u.What)
 	}
-	if got := strings.Join(unseen, ", "); got != "how much room the disk has, settings, the sessions and transactions of other roles" {
+	if got := strings.Join(unseen, ", "); got != "entries of live rows, how much room the disk has, settings, the sessions and transactions of other roles" {
 		t.Errorf("unseen: %s", got)
 	}
 	text, err := json.Marshal(r.Redacted())

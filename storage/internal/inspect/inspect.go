@@ -23,8 +23,9 @@ const (
 	Server Question = "server"
 	// Schema: version, 0 if there are no tables.
 	Schema Question = "schema"
-	// Store: id, epoch, compacted, swept, oldest_writer, max_objects, max_bytes, head, written (the
-	// head's time, in microseconds since 1970), log_lost (whether the file's log was removed).
+	// Store: id, epoch, compacted, swept, oldest_writer, max_objects, max_bytes, generation and
+	// indexes (the declarations), head, written (the head's time, in microseconds since 1970),
+	// log_lost (whether the file's log was removed).
 	Store Question = "store"
 	// Settings: name, value, source.
 	Settings Question = "settings"
@@ -64,6 +65,14 @@ const (
 	LogPiece Question = "rows of the log"
 	// PartPiece walks the parts of transactions below an ID: rows, last, orphans, beyond, example.
 	PartPiece Question = "parts of transactions"
+	// EntryPiece walks the rows of declared indexes that come after an entry and a key, up to an
+	// entry, as many as another argument says: rows, entry and key (of the last row), generation,
+	// alone, example.
+	EntryPiece Question = "rows of declared indexes"
+	// EntriesPiece walks the live rows whose keys come after one and before another one, and
+	// compares what they have of entries from one on and before another one, as many rows as a
+	// fifth argument says: rows, last (the last key), generation, lacking, example.
+	EntriesPiece Question = "entries of live rows"
 	// IndexCheck compares an index, or what belongs to a table, with the table: damage, "" for
 	// none. The arguments are the table and the index.
 	IndexCheck Question = "structure of the indexes"

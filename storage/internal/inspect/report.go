@@ -202,4 +202,4 @@ var plainMends = []string{"rowkeeper migrate up", "rowkeeper doctor --repair",
 	damaged("", "").Mend}
 
 // namingFindings say names that an operator has given.
-var namingFindings = []string{"slot-inactive"}
+var namingFindings = []string{"slot-inactive", "index-row-alone", "index-row-missing"}
