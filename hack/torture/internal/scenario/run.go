@@ -262,6 +262,9 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 	}
 	defer e.Recorder.Close()
 
+	if err := e.declareIndexes(ctx); err != nil {
+		return nil, err
+	}
 	targets := e.Targets
 	if e.Plant != "" {
 		var closeProxies func()
@@ -319,6 +322,9 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 		return nil, err
 	}
 	e.Say("settled after %.1f s; checking", time.Since(settling).Seconds())
+	if err := e.agree(ctx); err != nil {
+		return nil, err
+	}
 	result.Report = check.Check(e.History)
 	result.Report.Violations = append(e.failures, result.Report.Violations...)
 	if bundled != nil {
@@ -361,8 +367,8 @@ func (e *Env) hurt(ctx context.Context, result *Result) error {
 			return err
 		}
 		fault := e.Scenario
-		if len(e.Scenario.of) > 0 {
-			fault = e.Scenario.of[e.Rand.IntN(len(e.Scenario.of))]
+		if of := e.faults(); len(of) > 0 {
+			fault = of[e.Rand.IntN(len(of))]
 		}
 		if fault.Fault == nil {
 			break
@@ -380,6 +386,13 @@ func (e *Env) hurt(ctx context.Context, result *Result) error {
 		}
 	}
 	return next(e.Operations)
+}
+
+// faults are those of a random scenario.
+func (e *Env) faults() []*Scenario {
+	return slices.DeleteFunc(slices.Clone(e.Scenario.of), func(s *Scenario) bool {
+		return !s.Fits(e.Etcd, e.EtcdClients)
+	})
 }
 
 func (e *Env) prefix() string { return fmt.Sprintf("/torture-%d", e.Seed) }

@@ -97,6 +97,8 @@ func Scenarios() []*Scenario {
 			Long: 10},
 		{Name: "newer-schema", About: "the schema is brought further, as the next release does, " +
 			"while servers run and restart", Kinds: all, Fault: newerSchema},
+		{Name: "index-rebuilt", About: "an index is built anew under load", API: true, Own: true,
+			Kinds: all, Fault: indexRebuilt},
 		{Name: "restore", About: "an older dump is restored under running servers", Kinds: all,
 			Fault: restore, Loses: true, Alone: true, Long: 10},
 		{Name: "drill", About: "a copy that a drill has fenced twice takes the place of the " +
