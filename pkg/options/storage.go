@@ -23,6 +23,7 @@ import (
 	encryptionconfigmetrics "k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -485,7 +486,22 @@ func (o *StorageOptions) encrypt(c *genericapiserver.Config) (err error) {
 			return fmt.Errorf("cannot reload --encryption-provider-config: %w", err)
 		}
 	}
+	c.ResourceTransformers = keysAsSecrets{c.ResourceTransformers}
 	c.AddHealthzChecks(checks...)
 	c.AddReadyzChecks(checks...)
 	return nil
+}
+
+// SigningKeys is the resource as which servers store the keys by which the tokens of service
+// accounts are signed. No API serves it.
+var SigningKeys = schema.GroupResource{Group: "rowkeeper.dev", Resource: "signingkeys"}
+
+// keysAsSecrets encrypts the keys of tokens as Secrets.
+type keysAsSecrets struct{ value.ResourceTransformers }
+
+func (t keysAsSecrets) TransformerForResource(resource schema.GroupResource) value.Transformer {
+	if resource == SigningKeys {
+		resource = schema.GroupResource{Resource: "secrets"}
+	}
+	return t.ResourceTransformers.TransformerForResource(resource)
 }
