@@ -353,7 +353,9 @@ func (e *extension) addHooks(server *genericapiserver.GenericAPIServer,
 		})
 }
 
-// addAccounts makes the default accounts, and looks after the keys of tokens.
+// addAccounts makes the default accounts, and looks after the keys of tokens. Those of the
+// namespaces that are always there are there when the server is ready. A webhook may refuse them:
+// then the server is ready without.
 func (e *extension) addAccounts(server *genericapiserver.GenericAPIServer) error {
 	serviceAccounts, namespaces := e.informers.Core().V1().ServiceAccounts(),
 		e.informers.Core().V1().Namespaces()
@@ -367,12 +369,22 @@ func (e *extension) addAccounts(server *genericapiserver.GenericAPIServer) error
 		func(hook genericapiserver.PostStartHookContext) error {
 			go controller.Run(hook, 1)
 			go e.tokens.Run(hook)
+			within, cancel := context.WithTimeout(hook, othersWithin)
+			defer cancel()
+			_ = wait.PollUntilContextCancel(within, 5*time.Millisecond, true,
+				func(context.Context) (bool, error) {
+					return !slices.ContainsFunc(builtin.SystemNamespaces, func(name string) bool {
+						_, err := serviceAccounts.Lister().ServiceAccounts(name).Get("default")
+						return err != nil
+					}), nil
+				}) // it is over when it is
 			return nil
 		})
 }
 
-// rolesWithin is how long a server waits with being ready until the default roles are written.
-const rolesWithin = 10 * time.Second
+// othersWithin is how long a server waits with being ready until the default roles, or the default
+// accounts, are written.
+const othersWithin = 10 * time.Second
 
 // addRoles writes the default roles, and fills those that aggregate others. Writing may be refused,
 // as by a webhook that calls back: then the server is ready without, and goes on trying.
@@ -390,7 +402,7 @@ func (e *extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 		}()
 		select {
 		case <-written:
-		case <-time.After(rolesWithin):
+		case <-time.After(othersWithin):
 		case <-hook.Done():
 		}
 		go aggregator.Run(hook, 1) // not before, or it would fill them again and again

@@ -65,6 +65,9 @@ const Interval = time.Minute
 // name is that of the Secret, and entry where the keys are in it.
 const name, entry = "service-accounts", "keys.pem"
 
+// key is where the Secret is, below the prefix of the server.
+var key = "/" + encodings{}.ResourcePrefix(options.SigningKeys) + "/" + name
+
 // Files are those of a user who keeps the keys elsewhere.
 type Files struct {
 	// Signing has the private key that signs, in place of stored ones. It may be "".
@@ -95,8 +98,8 @@ func Open(stored *options.StorageOptions, c *genericapiserver.Config, db *storag
 		if err != nil {
 			return nil, fmt.Errorf("cannot use the keys in %s: %w", file, err)
 		}
-		for _, key := range keys {
-			k.others = append(k.others, key)
+		for _, one := range keys {
+			k.others = append(k.others, one)
 		}
 	}
 	if files.Signing != "" {
@@ -177,8 +180,7 @@ func (k *Keys) Renew(ctx context.Context) error {
 }
 
 func (k *Keys) round(ctx context.Context) (keys pki.SigningKeys, err error) {
-	err = k.store.GuaranteedUpdate(ctx, "/"+(encodings{}).ResourcePrefix(options.SigningKeys)+"/"+name,
-		&corev1.Secret{}, true, nil,
+	err = k.store.GuaranteedUpdate(ctx, key, &corev1.Secret{}, true, nil,
 		apistorage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
 			secret, ok := existing.(*corev1.Secret)
 			if !ok {
@@ -201,6 +203,16 @@ func (k *Keys) round(ctx context.Context) (keys pki.SigningKeys, err error) {
 			return secret, err
 		}), nil)
 	return keys, err
+}
+
+// Revoke deletes the stored keys, which ends all tokens.
+func (k *Keys) Revoke(ctx context.Context) error {
+	err := k.store.Delete(ctx, key, &corev1.Secret{}, nil, apistorage.ValidateAllObjectFunc, nil,
+		apistorage.DeleteOptions{})
+	if err != nil && !apistorage.IsNotFound(err) {
+		return fmt.Errorf("cannot delete the keys of service accounts: %w", err)
+	}
+	return nil
 }
 
 // Signer does a round, and returns the key that signs a token now.

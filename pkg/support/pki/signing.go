@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -39,7 +40,11 @@ type SigningKeys []SigningKey
 // ParseSigningKeys reads what [SigningKeys.PEM] has written.
 func ParseSigningKeys(text []byte) (SigningKeys, error) {
 	var keys SigningKeys
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+	for len(bytes.TrimSpace(text)) > 0 {
+		block, rest := pem.Decode(text)
+		if block == nil || block.Type != signingType {
+			return nil, errors.New("there is something else than keys that sign tokens")
+		}
 		from, err := time.Parse(time.RFC3339, block.Headers[signingFrom])
 		if err != nil {
 			return nil, fmt.Errorf("cannot tell from when on a key signs tokens: %w", err)
@@ -48,11 +53,10 @@ func ParseSigningKeys(text []byte) (SigningKeys, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot read a key that signs tokens: %w", err)
 		}
-		keys = append(keys, SigningKey{key, from})
-		text = rest
+		keys, text = append(keys, SigningKey{key, from}), rest
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("there are no keys that sign tokens in the text")
+		return nil, errors.New("there are no keys that sign tokens")
 	}
 	if !slices.IsSortedFunc(keys, func(a, b SigningKey) int { return a.From.Compare(b.From) }) {
 		return nil, errors.New("the keys that sign tokens are in a wrong order")
