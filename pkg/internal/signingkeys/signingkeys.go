@@ -205,16 +205,6 @@ func (k *Keys) round(ctx context.Context) (keys pki.SigningKeys, err error) {
 	return keys, err
 }
 
-// Revoke deletes the stored keys, which ends all tokens.
-func (k *Keys) Revoke(ctx context.Context) error {
-	err := k.store.Delete(ctx, key, &corev1.Secret{}, nil, apistorage.ValidateAllObjectFunc, nil,
-		apistorage.DeleteOptions{})
-	if err != nil && !apistorage.IsNotFound(err) {
-		return fmt.Errorf("cannot delete the keys of service accounts: %w", err)
-	}
-	return nil
-}
-
 // Signer does a round, and returns the key that signs a token now.
 func (k *Keys) Signer(ctx context.Context) (crypto.Signer, error) {
 	if k.signing != nil {
