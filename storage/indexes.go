@@ -180,8 +180,8 @@ func (r *objectStore) fieldsOf(obj runtime.Object) fields.Set {
 	return fields.Set{}
 }
 
-// followIndexes builds the indexes of the resource that are declared, and ends those that it cannot
-// have, until the resource is released.
+// followIndexes declares the indexes that the program wants, builds those that are declared, and
+// ends those that the resource cannot have, until it is released.
 func (r *objectStore) followIndexes() {
 	for r.lifetime.Err() == nil {
 		changed := r.mvcc.IndexesChanged()
@@ -218,9 +218,56 @@ const (
 	slowestBuild = time.Minute
 )
 
+// declareIndexes declares the indexes that this program wants and the database lacks.
+func (r *objectStore) declareIndexes() error {
+	directory := contract.Directory{Path: r.keys.all(), Group: r.name.Group, Resource: r.name.Resource}
+	wanted := slices.DeleteFunc(slices.Clone(r.declares), func(name string) bool {
+		why := r.why(&contract.Index{Name: name})
+		if why != "" {
+			r.store.log.Warn("an index is not declared, since the resource cannot have it", "resource",
+				resourceName(r.name), "index", name, "reason", why)
+		}
+		return why != ""
+	})
+	lacks := func(x *contract.Indexes) (names []string) {
+		in := x.In(directory.Path)
+		for _, name := range wanted {
+			if !slices.ContainsFunc(in, func(d *contract.Index) bool { return d.Name == name }) {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	x, err := r.mvcc.RefreshIndexes(r.lifetime)
+	if err != nil || len(lacks(x)) == 0 {
+		return err
+	}
+	var refused error
+	_, err = r.mvcc.ChangeIndexes(r.lifetime, func(x *contract.Indexes) (changed bool, _ error) {
+		for _, name := range lacks(x) {
+			if refused = x.Add(directory, name); refused != nil {
+				break
+			}
+			changed = true
+		}
+		return changed, nil
+	})
+	if err == nil && refused != nil {
+		r.store.log.Error("an index of the program is not declared", "resource", resourceName(r.name),
+			"reason", refused)
+	}
+	return err
+}
+
 // buildIndexes does a step, and tells whether there is more to do. An index that another program
 // has claimed meanwhile is that one's to build, and so are those beside it.
 func (r *objectStore) buildIndexes() (more bool, err error) {
+	if len(r.declares) > 0 {
+		if err := r.declareIndexes(); err != nil {
+			return false, err
+		}
+		r.declares = nil
+	}
 	directory := r.keys.all()
 	for _, d := range r.mvcc.Indexes().In(directory) {
 		switch {
@@ -248,33 +295,31 @@ func (r *objectStore) buildIndexes() (more bool, err error) {
 	}
 	return r.mvcc.BuildIndexes(r.lifetime, directory, directory[:len(directory)-1]+"0", r.ours,
 		func(x *contract.Indexes, kv *mvcc.KeyValue) ([]contract.Entry, bool) {
-			return r.entriesOf(r.lifetime, x.In(directory), kv)
+			obj, err := r.decodeStored(r.lifetime, kv)
+			if err != nil {
+				return nil, false
+			}
+			return r.entriesUnder(x.In(directory), obj)
 		})
 }
 
-// entriesOf are the entries of what is stored, and false if that is not known.
-func (r *objectStore) entriesOf(ctx context.Context, in []*contract.Index, kv *mvcc.KeyValue) (
-	found []contract.Entry, ok bool) {
+// decodeStored decodes what is stored into a new object.
+func (r *objectStore) decodeStored(ctx context.Context, kv *mvcc.KeyValue) (runtime.Object, error) {
 	data, _, err := r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
 	if err != nil {
-		return nil, false
+		return nil, err
 	}
-	obj, err := r.objects.decode(data, r.newFunc(), kv.Revision)
-	if err != nil {
-		return nil, false
-	}
-	return r.entriesUnder(in, obj)
+	return r.objects.decode(data, r.newFunc(), kv.Revision)
 }
 
 // mostValues is how many values of a selector are looked for in an index.
 const mostValues = 8
 
 // candidates are the indexes by which a list can be read, each with the entries that it asks for.
-func (r *objectStore) candidates(pred *apistorage.SelectionPredicate) (generation int64,
-	found [][]contract.Entry) {
+func (r *objectStore) candidates(pred *apistorage.SelectionPredicate) (found []mvcc.IndexQuery) {
 	x := r.mvcc.Indexes()
 	if len(x.All) == 0 {
-		return 0, nil
+		return nil
 	}
 	for _, d := range x.In(r.keys.all()) {
 		if d.State != contract.IndexReady || !r.ours(d) {
@@ -284,10 +329,11 @@ func (r *objectStore) candidates(pred *apistorage.SelectionPredicate) (generatio
 		if len(entries) > 0 && len(entries) <= mostValues {
 			entries = append(entries, contract.UnknownEntry(d.ID))
 			slices.Sort(entries)
-			found = append(found, slices.Compact(entries))
+			found = append(found, mvcc.IndexQuery{Generation: x.Generation,
+				Entries: slices.Compact(entries), Since: d.Since})
 		}
 	}
-	return x.Generation, found
+	return found
 }
 
 // demanded are entries such that every object that the predicate takes has one of them, none if the
@@ -331,27 +377,27 @@ func (r *objectStore) byIndex(ctx context.Context, in *listRange, pred *apistora
 	if !in.recursive || !in.filtered {
 		return nil, nil
 	}
-	generation, found := r.candidates(pred)
+	found := r.candidates(pred)
 	if len(found) == 0 {
 		return nil, nil
 	}
-	best, least := found[0], int64(0)
+	best, least := &found[0], int64(0)
 	if len(found) > 1 || fewest > 0 {
 		best, least = nil, max(fewest, countedEntries)
-		for _, entries := range found {
-			n, err := r.mvcc.CountEntries(ctx, entries, in.from, in.end, least)
+		for i := range found {
+			n, err := r.mvcc.CountEntries(ctx, found[i].Entries, in.from, in.end, least)
 			if err != nil {
 				return nil, err
 			}
 			if best == nil && fewest == 0 || n < least {
-				best, least = entries, n
+				best, least = &found[i], n
 			}
 		}
 	}
 	if best == nil || fewest > 0 && least >= fewest {
 		return nil, nil
 	}
-	return &mvcc.IndexQuery{Generation: generation, Entries: best}, nil
+	return best, nil
 }
 
 // countedEntries is where counting ends if several indexes are compared, and beyondCache how many
@@ -443,6 +489,23 @@ func RebuildIndex(ctx context.Context, c Config, prefix string, resource schema.
 }
 
 func orDefault(prefix string) string { return cmp.Or(prefix, DefaultPrefix) }
+
+// checkIndexNames refuses names of a resource's indexes that it cannot have all.
+func checkIndexNames(names []string) error {
+	for i, name := range names {
+		if err := checkIndexName(name); err != nil {
+			return err
+		}
+		if slices.Contains(names[:i], name) {
+			return fmt.Errorf("the index %s is named twice", name)
+		}
+	}
+	if n := len(names); n > contract.MaxIndexes {
+		return fmt.Errorf("%d indexes are named, and a resource may have %d: leave some out", n,
+			contract.MaxIndexes)
+	}
+	return nil
+}
 
 // checkIndexName refuses a name that no index can have.
 func checkIndexName(name string) error {

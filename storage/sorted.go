@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -55,8 +56,8 @@ type cursor struct {
 	Descending bool   `json:"desc,omitempty"`
 	// Revision is that of all pages.
 	Revision contract.Revision `json:"rv"`
-	// Before is for the page that ends before the place. Others begin after it. What is at the place
-	// belongs to the page only if Including.
+	// Before is for the page that ends before the place. Others begin after it. What is at the
+	// place belongs to the page only if Including.
 	Before    bool `json:"before,omitempty"`
 	Including bool `json:"including,omitempty"`
 	// Said and Key are the place: what the entry says, and the key below that of the list.
@@ -114,6 +115,9 @@ func (r *objectStore) sorted(ctx context.Context, key string, opts apistorage.Li
 	if err := p.read(ctx); errors.Is(err, contract.ErrCompacted) {
 		return apierrors.NewResourceExpired("the state that the pages of the list show is gone: begin " +
 			"without the continue token")
+	} else if errors.Is(err, mvcc.ErrMuchUnknown) {
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("the index %s of %s does not know what many "+
+			"objects say: rowkeeper indexes rebuild has them read", by.By, resourceName(r.name)))
 	} else if err != nil {
 		return r.rangeError(ctx, in, err)
 	}
@@ -202,14 +206,17 @@ func (p *sortedPage) read(ctx context.Context) error {
 		}
 		o := mvcc.SortOptions{Start: p.in.start, End: p.in.end, At: p.revision, Generation: generation,
 			Index: d.ID, Backwards: p.backwards, Limit: rows,
-			Entry: func(kv *mvcc.KeyValue) (contract.Entry, bool) { return p.entry(ctx, d, kv) }}
+			Entry: func(kv *mvcc.KeyValue) (contract.Entry, bool) {
+				obj, err := p.r.decodeStored(ctx, kv)
+				return p.entry(d, obj, err)
+			}}
 		if after != nil {
 			o.After = &contract.IndexRow{Entry: contract.EntrySaying(d.ID, after.said), Key: after.key}
 			o.Including = p.including && after == p.began
 		}
 		var found *mvcc.Sorted
 		if p.first == nil {
-			found, err = p.few(ctx, &o)
+			found, err = p.few(ctx, o, d)
 		}
 		if found == nil && err == nil {
 			found, err = ask(ctx, p.r, "list", func() (*mvcc.Sorted, error) {
@@ -234,47 +241,46 @@ func (p *sortedPage) read(ctx context.Context) error {
 	}
 }
 
-// few reads the objects that another index finds, all at once, if they are few. It returns nil if
-// there is no such index.
-func (p *sortedPage) few(ctx context.Context, o *mvcc.SortOptions) (*mvcc.Sorted, error) {
+// few reads the objects that another index finds, if they are few, and of these what the selector
+// takes. It returns nil if there is no such index.
+func (p *sortedPage) few(ctx context.Context, o mvcc.SortOptions, d *contract.Index) (*mvcc.Sorted,
+	error) {
 	in := p.in
 	by, err := p.r.byIndex(ctx, &in, &p.items.pred, beyondCache)
 	if err != nil || by == nil {
 		return nil, err
 	}
 	in.by, in.at, in.limit = by, p.revision, 0
-	found := &mvcc.Sorted{}
-	type placed struct {
-		row contract.IndexRow
-		kv  mvcc.KeyValue
-	}
-	compare := o.Order()
-	var all []placed
+	o.Limit = cmp.Or(p.in.limit, maxLimit)
+	found := mvcc.NewSorted(&o)
 	for chunk, err := range p.r.chunks(ctx, in) {
 		if err != nil {
 			return nil, err
 		}
 		found.Revision = chunk.Revision
-		for i := range chunk.KVs {
-			kv := &chunk.KVs[i]
-			entry, ok := o.Entry(kv)
-			row := contract.IndexRow{Entry: entry, Key: kv.Key}
-			if ok && o.Behind(row) {
-				all = append(all, placed{row, *kv})
+		for _, kv := range chunk.KVs {
+			obj, err := p.r.decodeStored(ctx, &kv)
+			if err == nil {
+				if ok, err := p.items.pred.Matches(obj); !ok || err != nil {
+					continue
+				}
+			}
+			if entry, ok := p.entry(d, obj, err); ok {
+				found.Add(contract.IndexRow{Entry: entry, Key: kv.Key}, kv)
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b placed) int { return compare(a.row, b.row) })
-	for _, f := range all {
-		found.Rows, found.KVs = append(found.Rows, f.row), append(found.KVs, f.kv)
-	}
+	found.Sort()
 	return found, nil
 }
 
-// entry is what the index has of a value.
-func (p *sortedPage) entry(ctx context.Context, d *contract.Index, kv *mvcc.KeyValue) (contract.Entry,
-	bool) {
-	entries, _ := p.r.entriesOf(ctx, []*contract.Index{d}, kv)
+// entry is what the index has of an object, and false if it has nothing. What cannot be decoded is
+// where an empty value is: when a page comes to it, the list says what is wrong, as others do.
+func (p *sortedPage) entry(d *contract.Index, obj runtime.Object, err error) (contract.Entry, bool) {
+	if err != nil {
+		return contract.ValueEntry(d.ID, ""), true
+	}
+	entries, _ := p.r.entriesUnder([]*contract.Index{d}, obj)
 	for _, e := range entries {
 		if _, ok := e.SaysValue(); ok {
 			return e, true
@@ -285,14 +291,18 @@ func (p *sortedPage) entry(ctx context.Context, d *contract.Index, kv *mvcc.KeyV
 
 // take adds objects until the page is full.
 func (p *sortedPage) take(ctx context.Context, found *mvcc.Sorted) (full bool, err error) {
-	taken, err := p.items.add(ctx, found.KVs)
+	kvs := make([]mvcc.KeyValue, len(found.Keys))
+	for i := range kvs {
+		kvs[i] = found.Keys[i].KeyValue
+	}
+	taken, err := p.items.add(ctx, kvs)
 	if taken > 0 {
 		if p.first == nil {
-			p.first = placeOf(found.Rows[0])
+			p.first = placeOf(found.Keys[0].Row)
 		}
-		p.last = placeOf(found.Rows[taken-1])
+		p.last = placeOf(found.Keys[taken-1].Row)
 	}
-	p.more = found.More || taken < len(found.Rows)
+	p.more = found.More || taken < len(kvs)
 	return p.items.full(), err
 }
 

@@ -3,6 +3,7 @@ package storage
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -50,7 +51,8 @@ func said(p *example.Pod, index string) (value string, ok bool) {
 
 // TestSortedLists walks through random lists by random indexes, forwards and back, page by page,
 // while objects are written by one that knows what they say and by etcd's API, which does not. It
-// compares them with the list of all objects at the same revision. Meanwhile an index is built anew.
+// compares them with the list of all objects at the same revision. Meanwhile an index is built
+// anew.
 func TestSortedLists(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		r := indexedPods(t, openDatabase(t, d, mvcc.Config{}))
@@ -66,39 +68,7 @@ func TestSortedLists(t *testing.T) {
 				p.CreationTimestamp = metav1.Unix(1_800_000_000+rng.Int64N(10), 0)
 			}
 		}
-		write := func() {
-			p := pod(numbered(rng.IntN(50)))
-			random(p)
-			switch rng.IntN(5) {
-			case 0:
-				_ = r.Delete(t.Context(), podKey(p.Name), &example.Pod{}, nil,
-					apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
-			case 1: // as etcd's API writes
-				data, err := r.objects.serialize(p)
-				if err != nil {
-					t.Fatal(err)
-				}
-				k, err := r.keys.object(podKey(p.Name))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := r.mvcc.Commit(t.Context(), contract.Mutation{Key: k, Value: data,
-					Expect: contract.Any}); err != nil {
-					t.Fatal(err)
-				}
-			case 2:
-				_ = r.Create(t.Context(), podKey(p.Name), p, &example.Pod{}, 0)
-			default:
-				if err := r.GuaranteedUpdate(t.Context(), podKey(p.Name), &example.Pod{}, true, nil,
-					changing(func(changed *example.Pod) error {
-						changed.Namespace, changed.Name = p.Namespace, p.Name
-						random(changed)
-						return nil
-					}), nil); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
+		write := func() { writeRandomly(t, rng, r, 50, random) }
 		declare(t, r, append(names, "label:tier")...)
 		for range 60 {
 			write()
@@ -199,8 +169,7 @@ func TestSortedLists(t *testing.T) {
 // TestSortedListErrors is about what a list cannot be sorted by, tokens of other lists, and a state
 // that is gone.
 func TestSortedListErrors(t *testing.T) {
-	store := memory(t)
-	r := indexedPods(t, store)
+	r := indexedPods(t, memory(t))
 	declare(t, r, "created", "label:app")
 	for i := range 5 {
 		p := pod(numbered(i))
@@ -248,6 +217,26 @@ func TestSortedListErrors(t *testing.T) {
 	}
 	if err := list(Sort{By: "created"}, selecting(t, "", "")); err != nil {
 		t.Errorf("begun again: %v", err)
+	}
+	store(t, r, "damaged", []byte("{"))
+	whole := &example.PodList{}
+	want := r.GetList(t.Context(), "/pods", selecting(t, "", ""), whole)
+	for _, descending := range []bool{false, true} {
+		if err := list(Sort{By: "created", Descending: descending}, selecting(t, "", "")); want == nil ||
+			err == nil || err.Error() != want.Error() {
+			t.Errorf("with an object that cannot be decoded: %v, and without sorting: %v", err, want)
+		}
+	}
+	many := make([]contract.Mutation, 10_001)
+	for i := range many {
+		many[i] = contract.Mutation{Key: r.keys.all() + contract.Key("ns/"+numbered(i)+"-x"), Value: []byte("{")}
+	}
+	if _, errs := r.mvcc.ApplyAll(t.Context(), many); errors.Join(errs...) != nil {
+		t.Fatal(errors.Join(errs...))
+	}
+	if err := list(Sort{By: "created"}, opts); !apierrors.IsServiceUnavailable(err) ||
+		!strings.Contains(err.Error(), "rowkeeper indexes rebuild") {
+		t.Errorf("of an index that knows little: %v", err)
 	}
 	// One object alone is not sorted.
 	if err := r.GetList(WithSort(t.Context(), &Sort{By: "none"}), podKey("late"),

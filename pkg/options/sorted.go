@@ -21,10 +21,10 @@ import (
 //	GET /apis/ci.example.com/v1/namespaces/a/pipelines?sortBy=created&order=desc&limit=20
 //
 // sortBy is the name of an index, as [storage.Sort] has it. order is asc, the default, or desc. The
-// next page is asked for by the continue token of the list, and the same parameters. The header Link
-// has the URLs of the next and of the previous page (RFC 8288), where there are such. Other requests
-// than lists of a resource cannot be sorted. A server without it, as any other API server, ignores
-// the parameters, and sends no such header: its lists are in the order of keys.
+// next page is asked for by the continue token of the list, and the same parameters. The header
+// Link has the URLs of the next and of the previous page (RFC 8288), where there are such. Other
+// requests than lists of a resource cannot be sorted. A server without it, as any other API server,
+// ignores the parameters, and sends no such header: its lists are in the order of keys.
 //
 // [StorageOptions.ApplyTo] does this. Call it for servers without these options, before the server
 // is made.

@@ -12,7 +12,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/storage"
@@ -22,7 +21,8 @@ import (
 // TestSortedLists goes through the pages of a sorted list by the header Link.
 func TestSortedLists(t *testing.T) {
 	url := "sqlite:" + filepath.Join(t.TempDir(), "notes.db")
-	o := testkit.Options{Database: testkit.Database{URL: url, Driver: sqlite.Driver}, Prefix: "/notes"}
+	o := testkit.Options{Prefix: "/notes",
+		Database: testkit.Database{URL: url, Driver: sqlite.Driver}}
 	s := start(t, o, nil)
 	for i := range 5 {
 		n := note(fmt.Sprint("n", i))
@@ -50,18 +50,9 @@ func TestSortedLists(t *testing.T) {
 	link := regexp.MustCompile(`^<(/[^>]*)>; rel="(next|prev)"$`)
 	page := func(path string) (names []string, links map[string]string) {
 		t.Helper()
-		c, err := rest.HTTPClientFor(s.Config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := c.Get(s.Config.Host + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
+		answer, body := ask(t, s, path)
 		var list unstructured.UnstructuredList
-		if err := json.NewDecoder(answer.Body).Decode(&list); err != nil ||
-			answer.StatusCode != http.StatusOK {
+		if err := json.Unmarshal([]byte(body), &list); err != nil || answer.StatusCode != http.StatusOK {
 			t.Fatalf("%s: %s, %v", path, answer.Status, err)
 		}
 		for _, n := range list.Items {

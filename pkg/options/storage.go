@@ -343,11 +343,11 @@ const watchGrace = 10 * time.Second
 // ApplyTo makes a server store its objects in the database: it sets c.RESTOptionsGetter, adds the
 // checks, metrics and transformers that belong to it, refuses stored objects whose encryption key
 // is missing (see [storage.Store.CheckEncryption]), and lets requests give up half a second before
-// their time is over, so that they can still be answered why. Lists are sorted where requests ask for
-// it, see [ServeSortedLists]. The types of o.Scheme that cannot be
-// encoded in protobuf are answered in JSON, see [LeaveOutProtobuf]. If
-// c.ShutdownWatchTerminationGracePeriod is 0 it becomes ten seconds: a server without one waits for
-// open watches for a minute when it stops. ApplyTo does not change the options.
+// their time is over, so that they can still be answered why. Lists are sorted where requests ask
+// for it, see [ServeSortedLists]. The types of o.Scheme that cannot be encoded in protobuf are
+// answered in JSON, see [LeaveOutProtobuf]. If c.ShutdownWatchTerminationGracePeriod is 0 it
+// becomes ten seconds: a server without one waits for open watches for a minute when it stops.
+// ApplyTo does not change the options.
 func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, store *storage.Store) error {
 	if o == nil {
 		return nil

@@ -185,6 +185,8 @@ func Statements(store int, keys int64) []Statement {
 		{"page in the middle", selectPage, []any{fmt.Appendf(nil, "/registry/%08d", keys/2), to,
 			-all, all, 500}, 1000},
 		{"page of keys", selectPageKeys, []any{from, to, -all, all, 500}, 500},
+		{"replaced by an index", selectReplacedOf(2), []any{head - 1000, head, -512 * (head - 999), -512*head - 511, -all, head - 1000, from, to,
+			-512*(head-500) - 511, head - 500, contract.PackEntries([]contract.Entry{"\x00\x00\x00\x01\x02"}), []byte("none")}, 1000},
 		{"replaced", selectReplaced, []any{head - 1000, head, -512 * (head - 999), -512*head - 511, -all, head - 1000, from, to}, 1000},
 		{"values", fmt.Sprintf(selectValues, list), nil, many},
 		{"count", selectCount, []any{from, fmt.Appendf(nil, "/registry/%08d", 1000), -all, all}, 1000},

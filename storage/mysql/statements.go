@@ -59,6 +59,7 @@ func readsOf(store string) sqlkit.Statements {
 		PageOf:  func(n int) string { return ofStore(selectPageOf(n), store) },
 		CountOf: func(n int) string { return ofStore(countOf(n), store) },
 
+		ReplacedOf:    func(n int) string { return ofStore(selectReplacedOf(n), store) },
 		IndexRows:     ofStore(selectIndexRows, store),
 		IndexRowsBack: ofStore(selectIndexRowsBack, store),
 
@@ -222,6 +223,14 @@ var selectReplaced = stateAndRows(2, `
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
  WHERE g.store = $store AND (g.revision > ? AND g.revision <= ? OR g.revision < ? AND g.revision >= ?)
    AND g.prev_revision <> 0 AND g.prev_revision BETWEEN ? AND ? AND g.key >= ? AND g.key < ?`)
+
+// selectReplacedOf is selectReplaced without rows whose keys had none of n entries. The bounds are
+// those of IDs of rows whose entries do not count.
+func selectReplacedOf(n int) string {
+	const last = "g.key < ?"
+	return strings.Replace(selectReplaced, last, last+"\n   AND (g.entries IS NULL OR g.revision BETWEEN ? AND ?"+
+		strings.Repeat(" OR LOCATE(?, g.entries)", n)+")", 1)
+}
 
 // selectValues reads log rows by primary key. The list of revisions stands for %s; it is not empty.
 var selectValues = stateAndRows(6, `
@@ -526,6 +535,12 @@ INSERT INTO rowkeeper_log
        (store, revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
 VALUES `
 
+// insertIndexedLog is insertLog for a group that has keys of indexed directories.
+const insertIndexedLog = `
+INSERT INTO rowkeeper_log
+       (store, revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value, entries)
+VALUES `
+
 // replaceLive is followed by rows. InnoDB updates a row that is there in place, and leaves the
 // index on expiry alone where expiry stays the same.
 const replaceLive = `
@@ -650,8 +665,8 @@ WHERE s.id = $store`
 // and past keys that are not wanted. The first row is told in a way that makes two ranges of the
 // primary key: MySQL makes none of a comparison of rows.
 //
-// Parameters: the entry and the key of the first row, the entry again, the entry that ends the walk, start, end,
-// limit.
+// Parameters: the entry and the key of the first row, the entry again, the entry that ends the
+// walk, start, end, limit.
 var (
 	selectIndexRows = indexRows("(i.entry = ? AND i.key >= ? OR i.entry > ?) AND i.entry < ?", "ASC")
 

@@ -40,6 +40,7 @@ func Statements() []Statement {
 		{"put_directory", sqlPutDirectory, true},
 		{"indexes", sqlIndexes, false}, {"the_indexes", sqlTheIndexes, true},
 		{"set_indexes", sqlSetIndexes, true}, {"page_of", sqlPageOf, false},
+		{"replaced_of", sqlReplacedOf, false},
 		{"count_of", sqlCountOf, false}, {"index_rows", sqlIndexRows, false},
 		{"index_rows_back", sqlIndexRowsBack, false}, {"reindex", sqlReindex, true},
 		{"drop_entries", sqlDropEntries, true},

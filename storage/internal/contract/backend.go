@@ -335,6 +335,10 @@ type ReplacedQuery struct {
 	At         Revision
 	After      Revision
 	Upto       Revision
+	// Entries, if there are any, leave out the rows of which the log says that their keys had none
+	// of these. What it says of rows that were replaced up to Known does not count.
+	Entries []Entry
+	Known   Revision
 }
 
 // Replaced is a key that was changed after a snapshot, and the row that the snapshot has of it.

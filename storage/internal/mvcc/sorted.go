@@ -2,8 +2,9 @@ package mvcc
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"slices"
-	"strings"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
@@ -35,53 +36,90 @@ type SortOptions struct {
 	Generation int64
 	// Index is the index.
 	Index uint32
-	// After is where the page before has ended, nil for the first page. The row there belongs to this
-	// page only if Including.
+	// After is where the page before has ended, nil for the first page. The row there belongs to
+	// this page only if Including.
 	After     *contract.IndexRow
 	Including bool
 	// Backwards begins at the last row.
 	Backwards bool
-	// Limit is how many rows of the index are read, > 0. What was replaced comes in addition.
+	// Limit is how many keys a page has at most, > 0.
 	Limit int
 	// Entry says which entry a value has, and false if it has none.
 	Entry func(*KeyValue) (contract.Entry, bool)
 }
 
-// Order compares rows as the page has them.
-func (o *SortOptions) Order() func(a, b contract.IndexRow) int {
+// order compares rows as the page has them.
+func (o *SortOptions) order(a, b contract.IndexRow) int {
 	if o.Backwards {
-		return func(a, b contract.IndexRow) int { return b.Compare(a) }
+		a, b = b, a
 	}
-	return contract.IndexRow.Compare
+	return a.Compare(b)
 }
 
-// Behind tells whether the page begins before a row.
-func (o *SortOptions) Behind(row contract.IndexRow) bool {
+// behind tells whether the page begins before a row.
+func (o *SortOptions) behind(row contract.IndexRow) bool {
 	if o.After == nil {
 		return true
 	}
-	order := o.Order()(row, *o.After)
+	order := o.order(row, *o.After)
 	return order > 0 || order == 0 && o.Including
 }
 
 // Sorted is a page in the order that was asked for.
 type Sorted struct {
 	Revision contract.Revision
-	// Rows are the places of KVs.
-	Rows []contract.IndexRow
-	KVs  []KeyValue
+	// Keys are in order when [Sorted.Sort] has been called.
+	Keys []SortedKey
 	// More tells that rows follow, after Last.
 	More bool
 	Last contract.IndexRow
+
+	options *SortOptions
 }
 
-// unknownRows is how many keys of which nothing is known are read at a time.
-const unknownRows = 1_000
+// SortedKey is a key at its place.
+type SortedKey struct {
+	Row contract.IndexRow
+	KeyValue
+}
+
+// NewSorted begins a page.
+func NewSorted(o *SortOptions) *Sorted { return &Sorted{options: o} }
+
+// Add puts a key into the page, if it belongs there. The page holds no more than twice Limit keys.
+func (p *Sorted) Add(row contract.IndexRow, kv KeyValue) {
+	if !p.options.behind(row) || p.More && p.options.order(row, p.Last) > 0 {
+		return
+	}
+	if p.Keys = append(p.Keys, SortedKey{row, kv}); len(p.Keys)/2 >= p.options.Limit {
+		p.Sort()
+	}
+}
+
+// Sort puts the keys in order, and ends the page at Limit.
+func (p *Sorted) Sort() {
+	slices.SortFunc(p.Keys, func(a, b SortedKey) int { return p.options.order(a.Row, b.Row) })
+	if limit := p.options.Limit; len(p.Keys) > limit {
+		clear(p.Keys[limit:])
+		p.Keys = p.Keys[:limit]
+		p.More, p.Last = true, p.Keys[limit-1].Row
+	}
+}
+
+// unknownRows is how many keys of which nothing is known are read at a time, and mostUnknown how
+// many there may be: each page looks at all of them.
+const (
+	unknownRows = 1_000
+	mostUnknown = 10_000
+)
+
+// ErrMuchUnknown refuses a page of an index that does not know what too many values say.
+var ErrMuchUnknown = errors.New("the index does not know what many values say")
 
 // Sorted reads a page in the order of an index. Its errors are those of Range, and
-// contract.ErrOtherIndexes if the generation is another one.
+// contract.ErrOtherIndexes if the generation is another one, and ErrMuchUnknown.
 func (s *Engine) Sorted(ctx context.Context, o SortOptions) (*Sorted, error) {
-	wanted, err := s.unknown(ctx, o)
+	wanted, err := s.unknown(ctx, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -100,79 +138,66 @@ func (s *Engine) Sorted(ctx context.Context, o SortOptions) (*Sorted, error) {
 	if err != nil {
 		return nil, err
 	}
-	page := &Sorted{Revision: o.At, More: len(rows) == o.Limit}
-	if page.Revision == 0 {
+	page := NewSorted(&o)
+	if page.Revision = o.At; o.At == 0 {
 		page.Revision = st.Head.Revision
 	}
 	if err := s.undo.check(page.Revision, st); err != nil {
 		return nil, err
 	}
-	if page.More {
-		page.Last = rows[len(rows)-1]
+	if len(rows) == o.Limit {
+		page.More, page.Last = true, rows[len(rows)-1]
 	}
 	for _, row := range rows {
 		wanted[row.Key] = row.Entry
 	}
-	kvs, head, err := s.live(ctx, wanted)
+	add := func(kv *KeyValue, entry contract.Entry) {
+		ok := entry != ""
+		if !ok {
+			entry, ok = o.Entry(kv)
+		}
+		if ok {
+			page.Add(contract.IndexRow{Entry: entry, Key: kv.Key}, *kv)
+		}
+	}
+	current := map[contract.Key]bool{}
+	head, err := s.live(ctx, wanted, func(kv *KeyValue) {
+		if kv.Revision <= page.Revision {
+			current[kv.Key] = true
+			add(kv, wanted[kv.Key])
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	var undone []contract.Replaced
 	if head = max(head, st.Head.Revision); head > page.Revision {
-		if undone, err = s.reads.Replaced(ctx, contract.ReplacedQuery{Start: o.Start, End: o.End,
-			At: page.Revision, After: page.Revision, Upto: head}); err != nil {
-			return nil, err
-		}
-	}
-	compare := o.Order()
-	type placed struct {
-		row contract.IndexRow
-		kv  *KeyValue
-	}
-	var found []placed
-	add := func(kv *KeyValue, entry contract.Entry) {
-		if entry == "" {
-			var ok bool
-			if entry, ok = o.Entry(kv); !ok {
-				return
-			}
-		}
-		row := contract.IndexRow{Entry: entry, Key: kv.Key}
-		if o.Behind(row) && (!page.More || compare(row, page.Last) <= 0) {
-			found = append(found, placed{row, kv})
-		}
-	}
-	old := oldRows{u: s.undo, at: page.Revision, asked: undone,
-		rows: map[contract.RowID]*contract.Row{}}
-	for i := range undone {
-		old.bytes = 0 // what does not belong to the page is not kept
-		row, err := old.row(ctx, i)
+		undone, err := s.reads.Replaced(ctx, contract.ReplacedQuery{Start: o.Start, End: o.End,
+			At: page.Revision, After: page.Revision, Upto: head})
 		if err != nil {
 			return nil, err
 		}
-		delete(old.rows, row.ID())
-		add(keyValue(row), "")
-	}
-	for i := range kvs {
-		kv := &kvs[i]
-		// The live rows are read in pieces, so one may have been replaced since.
-		_, replaced := slices.BinarySearchFunc(undone, kv.Key,
-			func(r contract.Replaced, k contract.Key) int {
-				return strings.Compare(string(r.Key), string(k))
-			})
-		if kv.Revision <= page.Revision && !replaced {
-			add(kv, wanted[kv.Key])
+		old := oldRows{u: s.undo, at: page.Revision, asked: undone,
+			rows: map[contract.RowID]*contract.Row{}}
+		for i := range undone {
+			if current[undone[i].Key] {
+				continue // it was written after its live row was read, which comes in pieces
+			}
+			old.bytes = 0 // what does not belong to the page is not kept
+			row, err := old.row(ctx, i)
+			if err != nil {
+				return nil, err
+			}
+			delete(old.rows, row.ID())
+			add(keyValue(row), "")
 		}
 	}
-	slices.SortFunc(found, func(a, b placed) int { return compare(a.row, b.row) })
-	for _, f := range found {
-		page.Rows, page.KVs = append(page.Rows, f.row), append(page.KVs, *f.kv)
-	}
+	page.Sort()
 	return page, nil
 }
 
 // unknown returns the keys of which the index does not know what their values say.
-func (s *Engine) unknown(ctx context.Context, o SortOptions) (map[contract.Key]contract.Entry, error) {
+func (s *Engine) unknown(ctx context.Context, o *SortOptions) (map[contract.Key]contract.Entry,
+	error) {
 	entry, found := contract.UnknownEntry(o.Index), map[contract.Key]contract.Entry{}
 	w := contract.IndexWalk{From: contract.IndexRow{Entry: entry, Key: o.Start},
 		Bound: entry + "\x00", Start: o.Start, End: o.End, Limit: unknownRows}
@@ -184,7 +209,10 @@ func (s *Engine) unknown(ctx context.Context, o SortOptions) (map[contract.Key]c
 		for _, row := range rows {
 			found[row.Key] = ""
 		}
-		if len(rows) < w.Limit {
+		switch {
+		case len(found) > mostUnknown:
+			return nil, ErrMuchUnknown
+		case len(rows) < w.Limit:
 			return found, nil
 		}
 		w.From.Key = rows[len(rows)-1].Key + "\x00"
@@ -207,33 +235,29 @@ func (s *Engine) indexRows(ctx context.Context, w contract.IndexWalk, generation
 	return found.Rows, st, nil
 }
 
-// live reads the live rows of keys, and returns a head up to which they may have been written.
-func (s *Engine) live(ctx context.Context, keys map[contract.Key]contract.Entry) (kvs []KeyValue,
-	head contract.Revision, err error) {
-	wanted := make([]contract.Key, 0, len(keys))
-	for k := range keys {
-		wanted = append(wanted, k)
-	}
-	slices.Sort(wanted)
-	for piece := range slices.Chunk(wanted, unknownRows) {
+// live calls each for the live rows of keys, piece by piece, and returns a head up to which these
+// may have been written.
+func (s *Engine) live(ctx context.Context, keys map[contract.Key]contract.Entry,
+	each func(*KeyValue)) (head contract.Revision, err error) {
+	for piece := range slices.Chunk(slices.Sorted(maps.Keys(keys)), unknownRows) {
 		found, st, err := s.reads.GetKeys(ctx, piece)
 		if err != nil {
-			return nil, 0, err
+			return 0, err
 		}
 		head = max(head, st.Head.Revision)
 		for _, k := range piece {
 			kv := found[k]
-			if kv != nil && kv.Value == nil { // it is beyond ReadBytes, or damaged, and this says how
+			if kv != nil && kv.Value == nil { // it is beyond ReadBytes, or damaged: this says how
 				var at contract.Revision
 				if kv, at, err = s.get(ctx, k); err != nil {
-					return nil, 0, err
+					return 0, err
 				}
 				head = max(head, at)
 			}
 			if kv != nil {
-				kvs = append(kvs, *kv)
+				each(kv)
 			}
 		}
 	}
-	return kvs, head, nil
+	return head, nil
 }

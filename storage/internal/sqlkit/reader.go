@@ -26,7 +26,7 @@ type Reader struct {
 	attachedTo, countLeases                                            Read
 	usage, growth, quota, everywhere, indexes                          Read
 	indexRows, indexRowsBack                                           Read
-	pageOf, countOf                                                    func(n int) string
+	pageOf, countOf, replacedOf                                        func(n int) string
 }
 
 // NewReader makes a Reader, of which reads bounds the classes Single and List, and tails the class
@@ -79,6 +79,7 @@ func NewReader(db Runner, s *Statements, reads, tails *Turns) *Reader {
 		indexRowsBack: Read{What: "read an index", Class: List, SQL: s.IndexRowsBack, Columns: 3},
 		pageOf:        s.PageOf,
 		countOf:       s.CountOf,
+		replacedOf:    s.ReplacedOf,
 	}
 }
 
@@ -332,13 +333,24 @@ func (r *Reader) Page(ctx context.Context, q contract.PageQuery) (*contract.Page
 // Replaced implements [contract.Backend].
 func (r *Reader) Replaced(ctx context.Context,
 	q contract.ReplacedQuery) (replaced []contract.Replaced, st contract.State, err error) {
-	st, err = r.query(ctx, &r.replaced, func(c Cursor) error {
+	read := &r.replaced
+	args := []any{int64(q.After), int64(q.Upto), int64(contract.Lowest(q.After)),
+		int64(contract.Lowest(q.Upto)), int64(contract.Lowest(q.At)), int64(q.At), q.Start, q.End}
+	if len(q.Entries) > 0 {
+		read = &Read{What: "read what was replaced", Class: List, SQL: r.replacedOf(len(q.Entries)),
+			Columns: 2}
+		args = append(args, int64(contract.Lowest(q.Known)), int64(q.Known), Packed(q.Entries))
+	}
+	st, err = r.query(ctx, read, func(c Cursor) error {
 		replaced = append(replaced, contract.Replaced{Key: c.Key(0), ID: revision(c, 1)})
 		return nil
-	}, int64(q.After), int64(q.Upto), int64(contract.Lowest(q.After)), int64(contract.Lowest(q.Upto)),
-		int64(contract.Lowest(q.At)), int64(q.At), q.Start, q.End)
+	}, args...)
 	return replaced, st, err
 }
+
+// Packed are entries that are looked for among those that the log has of a key. A database without
+// arrays has all of them in one value, each as [contract.PackEntries] writes it.
+type Packed []contract.Entry
 
 // Values implements [contract.Backend].
 func (r *Reader) Values(ctx context.Context,

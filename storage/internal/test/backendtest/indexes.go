@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,6 +18,15 @@ type indexModel struct {
 	now   map[contract.Key][]contract.Entry
 	ids   map[contract.Key]contract.RowID
 	lease contract.Lease
+	// replaced are the rows that were, oldest first, and what the log has to know of them.
+	replaced []replacedRow
+}
+
+type replacedRow struct {
+	contract.Replaced
+	by      contract.Revision
+	entries []contract.Entry
+	known   bool
 }
 
 const indexed = contract.Key("/indexed/")
@@ -34,6 +44,10 @@ func (m *indexModel) group(whole bool, ms ...*contract.Mutation) (*contract.Grou
 	}
 	for i, mutation := range ms {
 		o := &res.Outcomes[i]
+		if o.Accepted && o.Prev != 0 {
+			m.replaced = append(m.replaced, replacedRow{contract.Replaced{Key: mutation.Key, ID: o.Prev},
+				o.Revision, m.now[mutation.Key], mutation.Indexed})
+		}
 		switch {
 		case !o.Accepted || !mutation.Indexed:
 		case mutation.Delete:
@@ -147,6 +161,34 @@ func (m *indexModel) rows(all []contract.Entry, start, end contract.Key) {
 	}
 }
 
+// compareReplaced reads what was replaced since some revisions, by an entry.
+func (m *indexModel) compareReplaced(rng *rand.Rand, all []contract.Entry) {
+	m.Helper()
+	head := m.state().Head.Revision
+	for _, e := range all {
+		at := 1 + contract.Revision(rng.Int64N(int64(head)))
+		q := contract.ReplacedQuery{Start: "/", End: "~", At: at, After: at, Upto: head,
+			Known:   at + contract.Revision(rng.Int64N(int64(head-at+1))),
+			Entries: []contract.Entry{e, contract.ValueEntry(99, "")}}
+		var want []contract.Replaced
+		for _, r := range m.replaced {
+			if r.by > at && r.ID.Revision() <= at && (!r.known || r.by <= q.Known || slices.Contains(r.entries, e)) {
+				want = append(want, r.Replaced)
+			}
+		}
+		got, _, err := m.b.Replaced(m.ctx, q)
+		m.must(err)
+		order := func(a, b contract.Replaced) int {
+			return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.ID, b.ID))
+		}
+		slices.SortFunc(got, order)
+		slices.SortFunc(want, order)
+		if !slices.Equal(got, want) {
+			m.Fatalf("of %+v the rows %v are replaced, not %v", q, got, want)
+		}
+	}
+}
+
 // testIndexes compares the index with what random groups, steps of a walk and imports have written.
 func testIndexes(f *fixture) {
 	m := &indexModel{fixture: f, now: map[contract.Key][]contract.Entry{},
@@ -232,6 +274,7 @@ func testIndexes(f *fixture) {
 			f.Fatal(err)
 		}
 		m.compare(all)
+		m.compareReplaced(rng, all)
 	}
 	if len(m.now) == 0 {
 		f.Fatal("no key is left to look at")
@@ -257,6 +300,7 @@ func testIndexes(f *fixture) {
 			f.Fatal(err)
 		}
 		m.compare(all)
+		m.compareReplaced(rng, all)
 	}
 
 	// A step that was read in a history that is lost is not taken.
@@ -275,6 +319,15 @@ func testIndexes(f *fixture) {
 		for _, d := range x.All {
 			if string(d.Built) != string(indexed+"00") {
 				f.Fatalf("a step was not taken: %+v", x)
+			}
+		}
+		m.x = x
+		if x, err = contract.BuildIndexes(f.ctx, f.b, seen, indexed, m.x, []byte(indexed+"00"), nil, nil, true); err != nil {
+			f.Fatal(err)
+		}
+		for _, d := range x.All {
+			if d.State != contract.IndexReady || d.Since != seen.Revision {
+				f.Fatalf("at %d the indexes are ready: %+v", seen.Revision, x)
 			}
 		}
 		m.x = x
