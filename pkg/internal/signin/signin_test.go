@@ -99,6 +99,27 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// TestOwnIssuer: the file does not name an issuer that the server is itself, neither when it starts
+// nor later.
+func TestOwnIssuer(t *testing.T) {
+	own, other := signintest.New(t), signintest.New(t)
+	name := filepath.Join(t.TempDir(), "authentication.yaml")
+	write(t, name, signintest.Config("rowkeeper", own))
+	if _, err := Open(name, own.URL); err == nil || !strings.Contains(err.Error(), own.URL) {
+		t.Errorf("the server's own issuer: %v", err)
+	}
+	write(t, name, signintest.Config("rowkeeper", other))
+	f, err := Open(name, own.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	if err := f.use(t.Context(), []byte(signintest.Config("rowkeeper", own))); err == nil ||
+		!strings.Contains(err.Error(), own.URL) {
+		t.Errorf("the server's own issuer in a changed file: %v", err)
+	}
+}
+
 // TestAnonymous lets requests without a user in where the file says so, and none with a wrong
 // token.
 func TestAnonymous(t *testing.T) {
