@@ -129,6 +129,9 @@ func Prepare(c *genericapiserver.RecommendedConfig,
 
 // addTokens lets service accounts sign in, besides those whom the configuration knows.
 func (e *extension) addTokens(c *genericapiserver.Config) (err error) {
+	if err := e.options.ServiceAccounts.Validate(); err != nil {
+		return err
+	}
 	if e.keys, err = e.options.SigningKeys(c); err != nil {
 		return err
 	}
@@ -138,6 +141,12 @@ func (e *extension) addTokens(c *genericapiserver.Config) (err error) {
 	}
 	e.tokens = accounts.New(e.keys, issuers, c.Authentication.APIAudiences,
 		e.client.AdmissionregistrationV1())
+	if file := e.options.ServiceAccounts.SigningKeyFile; file != "" {
+		// Whatever is wrong with it is said now, and not when somebody asks for a token.
+		if err := e.tokens.CheckSigner(context.Background()); err != nil {
+			return fmt.Errorf("cannot sign with the key in %s: %w", file, err)
+		}
+	}
 	c.Authentication.Authenticator = e.tokens.Beside(c.Authentication.Authenticator)
 	return nil
 }

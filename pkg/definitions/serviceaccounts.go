@@ -3,6 +3,11 @@ package definitions
 import (
 	"context"
 	"crypto"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/utils/clock"
@@ -36,6 +41,25 @@ func (s ServiceAccounts) WithDefaults() ServiceAccounts {
 		s.Issuers = []string{DefaultIssuer}
 	}
 	return s
+}
+
+// Validate tells what is wrong with the issuers, as kube-apiserver does.
+func (s ServiceAccounts) Validate() error {
+	var errs []error
+	for i, issuer := range s.Issuers {
+		_, err := url.Parse(issuer)
+		switch {
+		case issuer == "":
+			errs = append(errs, errors.New("an issuer of service accounts has no name"))
+		case strings.Contains(issuer, ":") && err != nil:
+			errs = append(errs, fmt.Errorf("the issuer %q of service accounts has a ':', and is not "+
+				"a URL: %w", issuer, err))
+		case slices.Contains(s.Issuers[:i], issuer):
+			errs = append(errs, fmt.Errorf("the issuer %q of service accounts is there twice",
+				issuer))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // SigningKeys are the keys by which the tokens of service accounts are signed.

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/value"
 
+	"github.com/rowkeeper/rowkeeper/pkg/internal/reserved"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
@@ -355,6 +356,7 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, store *storage.Stor
 	if err := o.encrypt(c); err != nil {
 		return err
 	}
+	c.ResourceTransformers = withKeys(c.ResourceTransformers)
 	if err := o.checkKeys(c, store); err != nil {
 		return err
 	}
@@ -486,21 +488,23 @@ func (o *StorageOptions) encrypt(c *genericapiserver.Config) (err error) {
 			return fmt.Errorf("cannot reload --encryption-provider-config: %w", err)
 		}
 	}
-	c.ResourceTransformers = keysAsSecrets{c.ResourceTransformers}
 	c.AddHealthzChecks(checks...)
 	c.AddReadyzChecks(checks...)
 	return nil
 }
 
-// SigningKeys is the resource as which servers store the keys by which the tokens of service
-// accounts are signed. No API serves it.
-var SigningKeys = schema.GroupResource{Group: "rowkeeper.dev", Resource: "signingkeys"}
-
-// keysAsSecrets encrypts the keys of tokens as Secrets.
+// keysAsSecrets encrypts the keys of tokens as Secrets, whoever chose how those are encrypted.
 type keysAsSecrets struct{ value.ResourceTransformers }
 
+func withKeys(t value.ResourceTransformers) value.ResourceTransformers {
+	if _, has := t.(keysAsSecrets); has || t == nil {
+		return t
+	}
+	return keysAsSecrets{t}
+}
+
 func (t keysAsSecrets) TransformerForResource(resource schema.GroupResource) value.Transformer {
-	if resource == SigningKeys {
+	if resource == reserved.SigningKeys {
 		resource = schema.GroupResource{Resource: "secrets"}
 	}
 	return t.ResourceTransformers.TransformerForResource(resource)

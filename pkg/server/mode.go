@@ -107,7 +107,11 @@ func (m *standaloneMode) open() (err error) {
 	_, err = os.Stat(m.dir.KubeconfigFile())
 	m.first = m.ownDatabase && errors.Is(err, fs.ErrNotExist)
 	if m.signInFile != "" {
-		if m.signIn, err = signin.Open(m.signInFile); err != nil {
+		var own []string
+		if m.enableCRDs {
+			own = m.serviceAccounts.WithDefaults().Issuers
+		}
+		if m.signIn, err = signin.Open(m.signInFile, own...); err != nil {
 			m.close()
 			return fmt.Errorf("cannot use --%s: %w", signInFlag, err)
 		}

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -425,8 +424,8 @@ func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 			errs = append(errs, fmt.Errorf("--%s needs --%s", name, crdsFlag))
 		}
 	}
-	if slices.Contains(s.serviceAccounts.Issuers, "") {
-		errs = append(errs, fmt.Errorf("--%s must name an issuer", issuerFlag))
+	if err := s.serviceAccounts.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("--%s: %w", issuerFlag, err))
 	}
 	if s.program.Definitions != nil && all.Changed(priorityFlag) && !s.enableCRDs {
 		errs = append(errs, fmt.Errorf("--%s needs --%s", priorityFlag, crdsFlag))

@@ -79,7 +79,7 @@ func (s *signers) keys(now time.Time) *signingkeys.Keys {
 func (s *signers) deleteKeys() {
 	s.Helper()
 	if err := storagetest.Restore(s.Context(), s.Store,
-		storagetest.Nothing(prefix+"/rowkeeper.dev/signingkeys")); err != nil {
+		storagetest.Nothing(prefix+"/rowkeeper.dev/signing.keys")); err != nil {
 		s.Fatal(err)
 	}
 }

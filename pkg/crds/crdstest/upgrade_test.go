@@ -78,7 +78,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	// There are more default roles, and service accounts sign in.
 	added := regexp.MustCompile(`^/registry/(rbac\.authorization\.k8s\.io/clusterrole.*|` +
-		`serviceaccounts/[^/]+/default|rowkeeper\.dev/signingkeys/service-accounts)$`)
+		`serviceaccounts/[^/]+/default|rowkeeper\.dev/signing\.keys/service-accounts)$`)
 	for key := range after {
 		if _, there := before[key]; !there && !added.MatchString(key) {
 			t.Errorf("%s was added", key)

@@ -54,6 +54,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/utils/clock"
 
+	"github.com/rowkeeper/rowkeeper/pkg/internal/reserved"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 	"github.com/rowkeeper/rowkeeper/storage"
@@ -66,7 +67,7 @@ const Interval = time.Minute
 const name, entry = "service-accounts", "keys.pem"
 
 // key is where the Secret is, below the prefix of the server.
-var key = "/" + encodings{}.ResourcePrefix(options.SigningKeys) + "/" + name
+var key = "/" + encodings{}.ResourcePrefix(reserved.SigningKeys) + "/" + name
 
 // Files are those of a user who keeps the keys elsewhere.
 type Files struct {
@@ -120,7 +121,7 @@ func Open(stored *options.StorageOptions, c *genericapiserver.Config, db *storag
 	if err != nil {
 		return nil, cannotStore(err)
 	}
-	o, err := getter.GetRESTOptions(options.SigningKeys, &corev1.Secret{})
+	o, err := getter.GetRESTOptions(reserved.SigningKeys, &corev1.Secret{})
 	if err != nil {
 		return nil, cannotStore(err)
 	}
@@ -218,16 +219,22 @@ func (k *Keys) Signer(ctx context.Context) (crypto.Signer, error) {
 	return k.stored.Current(k.clock.Now()), nil
 }
 
-// Accepted returns the keys by which tokens are accepted, as of the last round.
-func (k *Keys) Accepted() []crypto.PublicKey {
-	keys := slices.Clone(k.others)
+// Accepted returns the keys by which tokens are accepted, as of the last round. Each is there once,
+// though a file may have the key that signs, as kube-apiserver needs it.
+func (k *Keys) Accepted() (keys []crypto.PublicKey) {
+	all := slices.Clone(k.others)
 	if k.signing != nil {
-		return append(keys, k.signing.Public())
+		all = append(all, k.signing.Public())
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range k.stored {
-		keys = append(keys, key.Public())
+		all = append(all, key.Public())
+	}
+	for _, key := range all {
+		if !slices.ContainsFunc(keys, key.(interface{ Equal(crypto.PublicKey) bool }).Equal) {
+			keys = append(keys, key)
+		}
 	}
 	return keys
 }

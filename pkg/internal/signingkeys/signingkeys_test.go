@@ -15,6 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	"k8s.io/client-go/util/keyutil"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/rowkeeper/rowkeeper/pkg/options"
@@ -193,6 +197,131 @@ func TestUnreadable(t *testing.T) {
 	cancel()
 	if _, err := k.Signer(ctx); err == nil || !accepts(k, first) {
 		t.Errorf("a database that does not answer: %v, and the keys are %v", err, k.Accepted())
+	}
+}
+
+// spoil writes something else where the keys are, as somebody does who has the database.
+func (f *fixture) spoil(value string) {
+	f.Helper()
+	db, err := sql.Open("sqlite", "file:"+f.file+"?_pragma=busy_timeout(10000)")
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(f.Context(), "UPDATE rowkeeper_log SET value = ? WHERE revision = "+
+		"(SELECT revision FROM rowkeeper_live WHERE key = ?)", []byte(value),
+		[]byte(storage.DefaultPrefix+key)); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// TestSpoilt: keys that are not what a server has written are an error that shows none of them.
+// Nobody replaces them, so that whoever mends them does not find other ones.
+func TestSpoilt(t *testing.T) {
+	secret := func(data string) string {
+		return `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"service-accounts"},"data":` +
+			data + `}`
+	}
+	f := newFixture(t)
+	k := f.must(f.open(""))
+	first, good := f.signer(k), f.stored()
+	for what, value := range map[string]string{
+		"no text":           "\x00\x01",
+		"half of the text":  good[:len(good)/2],
+		"another kind":      `{"kind":"ConfigMap","apiVersion":"v1","data":{"keys.pem":"x"}}`,
+		"no keys":           secret(`{}`),
+		"keys of no form":   secret(`{"keys.pem":"c2VjcmV0"}`),
+		"keys of no base64": secret(`{"keys.pem":"-----secret"}`),
+	} {
+		f.spoil(value)
+		if _, err := k.Signer(t.Context()); err == nil || !accepts(k, first) {
+			t.Errorf("%s: %v, and the keys are %v", what, err, k.Accepted())
+		}
+		_, err := f.open("")
+		if err == nil || strings.Contains(err.Error(), "c2VjcmV0") ||
+			strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: a server that starts says %v", what, err)
+		}
+		if is := f.stored(); is != value {
+			t.Errorf("%s was replaced by %s", what, is)
+		}
+	}
+	f.spoil(good)
+	if !equal(f.signer(f.must(f.open(""))), first) {
+		t.Error("keys that were mended do not sign")
+	}
+}
+
+// TestClocks: a server whose clock is years away, before or after, takes no key from the others, and
+// gives them none by which they sign earlier than the others have read it.
+func TestClocks(t *testing.T) {
+	for _, off := range []time.Duration{-3 * pki.TokenLifetime, -time.Hour, time.Hour,
+		3 * pki.TokenLifetime} {
+		f := newFixture(t)
+		right := f.must(f.open(""))
+		first, now := f.signer(right), f.clock.Now()
+		f.clock.SetTime(now.Add(off))
+		wrong := f.must(f.open(""))
+		for range 3 {
+			if !accepts(right, f.signer(wrong)) {
+				t.Errorf("%s: a server signs by a key that another does not know", off)
+			}
+			f.clock.SetTime(f.clock.Now().Add(time.Hour))
+			if err := wrong.Renew(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.clock.SetTime(now)
+		if !equal(f.signer(right), first) || !accepts(wrong, first) {
+			t.Errorf("%s: the key is another one after a server's clock was wrong", off)
+		}
+	}
+}
+
+// TestKeysOfFiles: a key that is in several files, as kube-apiserver needs it, is there once.
+func TestKeysOfFiles(t *testing.T) {
+	f := newFixture(t)
+	pair, err := pki.SelfSigned(pki.Server("test"), f.clock.Now(), f.clock.Now().Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := keyutil.MarshalPrivateKeyToPEM(pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k, err := Open(nil, nil, nil, Files{Signing: file, Accepted: []string{file, file}}, f.clock)
+	if err != nil || len(k.Accepted()) != 1 || k.Renew(t.Context()) != nil {
+		t.Errorf("the keys are %v, %v", k, err)
+	}
+}
+
+// TestOwnTransformers: a program that encrypts Secrets in a way of its own encrypts the keys.
+func TestOwnTransformers(t *testing.T) {
+	f := newFixture(t)
+	o := options.NewStorageOptions(storage.DefaultPrefix, runtime.NewScheme(),
+		serializer.NewCodecFactory(runtime.NewScheme()))
+	c := genericapiserver.NewConfig(serializer.NewCodecFactory(runtime.NewScheme()))
+	c.ResourceTransformers = encryptionconfig.StaticTransformers{
+		{Resource: "secrets"}: value.NewPrefixTransformers(nil,
+			value.PrefixTransformer{Prefix: []byte("own:"), Transformer: identity.NewEncryptCheckTransformer()}),
+	}
+	if err := o.ApplyTo(c, f.store); err != nil {
+		t.Fatal(err)
+	}
+	k, err := Open(o, c, f.store, Files{}, f.clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	if err := k.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if is := f.stored(); !strings.HasPrefix(is, "own:") {
+		t.Errorf("what is stored is not as Secrets are: %.60q", is)
 	}
 }
 

@@ -51,6 +51,8 @@ type Tokens struct {
 
 	mu     sync.Mutex
 	looked time.Time
+
+	publishing sync.Mutex
 }
 
 var (
@@ -77,8 +79,10 @@ func (t *Tokens) Renew(ctx context.Context) error {
 	return t.publish()
 }
 
-// publish accepts tokens by the keys from now on.
+// publish accepts tokens by the keys from now on. Whoever publishes later has read later.
 func (t *Tokens) publish() error {
+	t.publishing.Lock()
+	defer t.publishing.Unlock()
 	var keys []any
 	for _, key := range t.keys.Accepted() {
 		keys = append(keys, key)
@@ -114,6 +118,15 @@ func (t *Tokens) renewOrSay(ctx context.Context) bool {
 		klog.FromContext(ctx).Error(err, "Trying again to look after the keys of service accounts")
 	}
 	return err == nil
+}
+
+// CheckSigner tells whether the key that signs can do so.
+func (t *Tokens) CheckSigner(ctx context.Context) error {
+	key, err := t.keys.Signer(ctx)
+	if err == nil {
+		_, err = serviceaccount.JWTTokenGenerator(t.issuers[0], key)
+	}
+	return err
 }
 
 // GenerateToken implements serviceaccount.TokenGenerator.
