@@ -1,7 +1,10 @@
 package tests
 
 import (
+	"crypto/ed25519"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"os"
 	"path/filepath"
 	"strings"
@@ -185,6 +188,42 @@ func TestKeysOfUsers(t *testing.T) {
 	broken := launch(t, t.TempDir(), "--enable-crds", "--service-account-key-file="+os.DevNull)
 	if code := broken.exit(t); code == 0 || !strings.Contains(broken.stderr.String(), os.DevNull) {
 		t.Errorf("a file without a key: exit code %d, %s", code, broken.stderr.String())
+	}
+	// A key that cannot sign ends the start, and not only the requests for tokens.
+	_, edwards, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(edwards)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cannot := filepath.Join(dir, "edwards")
+	if err := os.WriteFile(cannot, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	unable := launch(t, t.TempDir(), "--enable-crds", "--service-account-signing-key-file="+cannot)
+	if code := unable.exit(t); code == 0 || !strings.Contains(unable.stderr.String(), cannot) {
+		t.Errorf("a key that cannot sign: exit code %d, %s", code, unable.stderr.String())
+	}
+	// Tokens of the server's own issuer would never come to an issuer of the same name.
+	const same = "https://tokens.example.com"
+	config := filepath.Join(dir, "authentication.yaml")
+	if err := os.WriteFile(config, []byte("apiVersion: apiserver.config.k8s.io/v1\n"+
+		"kind: AuthenticationConfiguration\njwt:\n- issuer: {url: \""+same+"\", audiences: [a]}\n"+
+		"  claimMappings: {username: {claim: sub, prefix: \"\"}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	both := launch(t, t.TempDir(), "--enable-crds", "--service-account-issuer="+same,
+		"--authentication-config="+config)
+	if code := both.exit(t); code == 0 || !strings.Contains(both.stderr.String(), same) {
+		t.Errorf("an issuer of both: exit code %d, %s", code, both.stderr.String())
+	}
+	twice := launch(t, t.TempDir(), "--enable-crds", "--service-account-issuer="+same,
+		"--service-account-issuer="+same)
+	if code := twice.exit(t); code != 2 || !strings.Contains(twice.stderr.String(), same) {
+		t.Errorf("an issuer twice: exit code %d, %s", code, twice.stderr.String())
 	}
 	apart := launch(t, t.TempDir(), "--service-account-issuer=https://new.example.com")
 	if code := apart.exit(t); code != 2 || !strings.Contains(apart.stderr.String(),

@@ -18,10 +18,10 @@
 //
 // # Who is asked first
 //
-// A client certificate comes before a token, as in a cluster. Whoever gives a token that names our
-// issuer is nobody else but its account: if the token is wrong, no other authenticator is asked, so
-// that a wrong token is never sent elsewhere, and nobody becomes anonymous by it. All other tokens
-// are left to the authenticators that the server has besides.
+// A client certificate comes before a token, as in a cluster. Whoever gives a signed token that
+// names our issuer is nobody else but its account: if the token is wrong, no other authenticator is
+// asked, so that a wrong token is never sent elsewhere, and nobody becomes anonymous by it. All
+// other tokens are left to the authenticators that the server has besides.
 //
 // # What is not here
 //
