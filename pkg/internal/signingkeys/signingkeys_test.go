@@ -252,8 +252,8 @@ func TestSpoilt(t *testing.T) {
 	}
 }
 
-// TestClocks: a server whose clock is years away, before or after, takes no key from the others, and
-// gives them none by which they sign earlier than the others have read it.
+// TestClocks: a server whose clock is years away, before or after, takes no key from the others,
+// and gives them none by which they sign earlier than the others have read it.
 func TestClocks(t *testing.T) {
 	for _, off := range []time.Duration{-3 * pki.TokenLifetime, -time.Hour, time.Hour,
 		3 * pki.TokenLifetime} {
