@@ -47,6 +47,7 @@ type extension struct {
 	informers informers.SharedInformerFactory
 	plugin    *plugin
 	guard     *namespaceGuard
+	quotas    *builtin.Quotas
 	// known is what the server knows of a definition, which may be old.
 	known func(name string) (*apiextensionsv1.CustomResourceDefinition, error)
 }
@@ -86,7 +87,10 @@ func Prepare(c *genericapiserver.RecommendedConfig,
 		}
 		c.FlowControl = utilflowcontrol.New(e.informers, client.FlowcontrolV1(), limit)
 	}
-	e.guard = &namespaceGuard{}
+	if e.quotas, err = newQuotas(&c.Config, e.informers); err != nil {
+		return nil, err
+	}
+	e.guard = &namespaceGuard{quotas: e.quotas}
 	if c.RESTOptionsGetter != nil {
 		c.RESTOptionsGetter = guardedGetter{c.RESTOptionsGetter, e.guard, nil}
 	}
@@ -99,7 +103,8 @@ func Prepare(c *genericapiserver.RecommendedConfig,
 			return nil, err
 		}
 	}
-	if e.plugin, err = admit(&c.Config, client, e.informers, o.Services); err != nil {
+	if e.plugin, err = admit(&c.Config, client, e.informers, o.Services,
+		e.quotas.Admission()); err != nil {
 		return nil, err
 	}
 	describe(&c.Config, o.Schemes)
@@ -289,6 +294,7 @@ func (e *extension) addHooks(server *genericapiserver.GenericAPIServer,
 	if err != nil {
 		return fmt.Errorf("cannot watch the namespaces: %w", err)
 	}
+	e.quotas.Start(stored.count)
 	if err := server.AddPostStartHook("core-storage-readiness",
 		server.StorageReadinessHook.Hook); err != nil {
 		return err
@@ -307,6 +313,7 @@ func (e *extension) addHooks(server *genericapiserver.GenericAPIServer,
 		func(hook genericapiserver.PostStartHookContext) error {
 			e.informers.StartWithContext(hook)
 			go controller.Run(hook)
+			go e.quotas.Run(hook)
 			err := wait.PollUntilContextCancel(hook, 100*time.Millisecond, true,
 				func(ctx context.Context) (bool, error) {
 					err := builtin.CreateSystemNamespaces(ctx, e.client)

@@ -33,6 +33,7 @@ import (
 	configmaps "k8s.io/kubernetes/pkg/registry/core/configmap/storage"
 	events "k8s.io/kubernetes/pkg/registry/core/event/storage"
 	namespaces "k8s.io/kubernetes/pkg/registry/core/namespace/storage"
+	quotas "k8s.io/kubernetes/pkg/registry/core/resourcequota/storage"
 	secrets "k8s.io/kubernetes/pkg/registry/core/secret/storage"
 	serviceaccounts "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
 	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
@@ -52,7 +53,7 @@ func Serves(kind schema.GroupVersionKind) bool {
 	case corev1.SchemeGroupVersion:
 		name := strings.TrimSuffix(kind.Kind, "List")
 		return name == "Namespace" || name == "ConfigMap" || name == "Secret" || name == "Event" ||
-			name == "ServiceAccount"
+			name == "ServiceAccount" || name == "ResourceQuota"
 	case admissionv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
 		eventsv1.SchemeGroupVersion, flowcontrolv1.SchemeGroupVersion, rbacv1.SchemeGroupVersion:
 		return true
@@ -153,6 +154,11 @@ func newCore(getter generic.RESTOptionsGetter) (map[string]rest.Storage, error) 
 	})
 	add("serviceaccounts", func() (rest.Storage, error) { // without tokens
 		return serviceaccounts.NewREST(getter, nil, nil, nil, 0, nil, nil, nil, nil, nil, false, 0)
+	})
+	add("resourcequotas", func() (rest.Storage, error) {
+		q, status, err := quotas.NewREST(getter)
+		core["resourcequotas/status"] = status
+		return q, err
 	})
 	add("namespaces", func() (rest.Storage, error) {
 		n, status, finalize, err := namespaces.NewREST(getter)

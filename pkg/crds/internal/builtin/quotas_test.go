@@ -1,0 +1,215 @@
+package builtin
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+const hereConfigMaps = "count/configmaps"
+
+// quotaTest has a quota of three ConfigMaps in the namespace default, and runs one server's
+// [Quotas].
+type quotaTest struct {
+	*Quotas
+	client    *fake.Clientset
+	there     int64 // ConfigMaps
+	counts    int   // how often they were counted
+	written   int
+	conflicts int   // of the next writes
+	failure   error // of counting
+}
+
+func newQuotaTest(t *testing.T, test func(t *testing.T, q *quotaTest)) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &quotaTest{client: fake.NewClientset(quotaOf("3", "", "7"))}
+		q.client.PrependReactor("update", "resourcequotas",
+			func(a clienttesting.Action) (bool, runtime.Object, error) {
+				is := a.(clienttesting.UpdateAction).GetObject().(*corev1.ResourceQuota)
+				if a.GetSubresource() != "status" || is.ResourceVersion == "" {
+					return true, nil, errors.New("the status must be written to what was read")
+				}
+				q.written++
+				if q.conflicts > 0 {
+					q.conflicts--
+					return true, nil, apierrors.NewConflict(corev1.Resource("resourcequotas"),
+						is.Name, nil)
+				}
+				return false, nil, nil
+			})
+		factory := informers.NewSharedInformerFactory(q.client, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		var err error
+		if q.Quotas, err = NewQuotas(q.client.CoreV1(), factory.Core().V1().ResourceQuotas(),
+			ctx.Done()); err != nil {
+			t.Fatal(err)
+		}
+		q.Start(func(_ context.Context, r schema.GroupResource, namespace string) (int64, error) {
+			q.counts++
+			if r != corev1.Resource("configmaps") || namespace != "default" {
+				return 0, nil
+			}
+			return q.there, q.failure
+		})
+		factory.StartWithContext(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			q.Run(ctx)
+		}()
+		q.after(t, time.Millisecond, "0")
+		test(t, q)
+		cancel()
+		<-ended
+		factory.Shutdown()
+	})
+}
+
+func quotaOf(hard, used, version string) *corev1.ResourceQuota {
+	q := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one", ResourceVersion: version},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+			hereConfigMaps: resource.MustParse(hard)}}}
+	if used != "" {
+		q.Status = corev1.ResourceQuotaStatus{Hard: q.Spec.Hard, Used: corev1.ResourceList{
+			hereConfigMaps: resource.MustParse(used)}}
+	}
+	return q
+}
+
+// after lets time pass, and looks at what the quota says then.
+func (q *quotaTest) after(t *testing.T, d time.Duration, want string) {
+	t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	is, err := q.client.CoreV1().ResourceQuotas("default").Get(t.Context(), "one",
+		metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := is.Status.Used[hereConfigMaps]; n.String() != want || len(is.Status.Used) != 1 {
+		t.Errorf("the quota says %v, want %s", is.Status.Used, want)
+	}
+}
+
+// admit writes what a server has admitted.
+func (q *quotaTest) admit(t *testing.T, used, version string) {
+	t.Helper()
+	if err := q.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("resourcequotas"),
+		quotaOf("3", used, version), "default"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A deletion is counted within a moment, also if another server writes first.
+func TestQuotaAfterDeletion(t *testing.T) {
+	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
+		q.there = 2
+		q.admit(t, "3", "8")
+		q.after(t, quotaSettles+time.Millisecond, "2")
+		time.Sleep(quotaResync / 2)
+		q.there, q.conflicts = 1, 2
+		q.Deleted(corev1.Resource("secrets"), "default")
+		q.after(t, time.Minute, "2")
+		q.Deleted(corev1.Resource("configmaps"), "other")
+		q.after(t, time.Minute/2, "2")
+		q.Deleted(corev1.Resource("configmaps"), "default")
+		q.after(t, 3*quotaSettles+time.Millisecond, "1")
+		q.failure, q.there = errors.New("no database"), 0
+		q.Deleted(corev1.Resource("configmaps"), "default")
+		q.after(t, quotaSettles+time.Millisecond, "1")
+		q.failure = nil
+		q.after(t, time.Second, "0")
+	})
+}
+
+// While servers admit, the quota is not corrected, but not for ever: their objects may not be
+// committed yet.
+func TestQuotaWhileAdmitting(t *testing.T) {
+	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
+		time.Sleep(time.Minute)
+		written := q.written
+		for i := range 12 { // for 960 ms
+			q.admit(t, "3", "1"+string(rune('a'+i)))
+			q.after(t, quotaSettles-20*time.Millisecond, "3")
+		}
+		if q.written > written {
+			t.Errorf("%d writes while others write", q.written-written)
+		}
+		for range 2 {
+			q.admit(t, "3", "20")
+			time.Sleep(quotaSettles - 20*time.Millisecond)
+		}
+		q.after(t, 0, "0")
+	})
+}
+
+// What nobody tells of is noticed: soon after the last change, and else at some time.
+func TestQuotaAfterSilentChange(t *testing.T) {
+	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
+		for i, wait := range []time.Duration{2 * quotaSettles, 10 * quotaSettles, 110 * quotaSettles} {
+			q.there = int64(i + 1)
+			q.after(t, wait, string(rune('1'+i)))
+		}
+		time.Sleep(quotaResync / 2)
+		counts := q.counts
+		q.there = 0
+		q.after(t, time.Minute, "3")
+		if q.counts > counts {
+			t.Errorf("it was counted %d times without a reason", q.counts-counts)
+		}
+		q.after(t, quotaResync, "0")
+	})
+}
+
+// An object that was committed stays if there are not too many, by what is stored: neither the
+// status nor what this server has heard of the quota decides.
+func TestQuotaCheck(t *testing.T) {
+	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
+		check := func(resource string) error {
+			return q.Check(t.Context(), corev1.Resource(resource), "default", "a")
+		}
+		q.there = 3
+		if err := check("configmaps"); err != nil {
+			t.Errorf("the third: %v", err)
+		}
+		q.there = 4
+		const words = `configmaps "a" is forbidden: exceeded quota: one, requested: ` +
+			`count/configmaps=1, used: count/configmaps=3, limited: count/configmaps=3`
+		if err := check("configmaps"); !apierrors.IsForbidden(err) || err.Error() != words {
+			t.Errorf("the fourth: %v", err)
+		}
+		if err := check("secrets"); err != nil {
+			t.Errorf("another kind: %v", err)
+		}
+		if err := q.Check(t.Context(), corev1.Resource("configmaps"), "other", "a"); err != nil {
+			t.Errorf("another namespace: %v", err)
+		}
+		q.failure = errors.New("no database")
+		if err := check("configmaps"); err == nil || !strings.Contains(err.Error(), "no database") {
+			t.Errorf("without the database: %v", err)
+		}
+		q.failure = nil
+		q.client.PrependReactor("list", "resourcequotas",
+			func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, &corev1.ResourceQuotaList{Items: []corev1.ResourceQuota{
+					*quotaOf("4", "0", "9")}}, nil
+			})
+		if err := check("configmaps"); err != nil {
+			t.Errorf("the fourth, of four that the informer does not know: %v", err)
+		}
+	})
+}
