@@ -51,11 +51,12 @@ type both struct {
 	compared int
 }
 
-func startBoth(t *testing.T) *both {
+func startBoth(t *testing.T, controllers ...string) *both {
 	t.Helper()
 	_, ours := serve(t, build(t), "rowkeeper")
 	b := &both{}
-	for i, config := range []*rest.Config{ours, startCluster(t, cluster.Etcd).Admin} {
+	for i, config := range []*rest.Config{ours, startCluster(t, cluster.Etcd,
+		controllers...).Admin} {
 		config = rest.CopyConfig(config)
 		config.QPS, config.WarningHandler = -1, rest.NoWarnings{}
 		b.clients[i] = dynamic.NewForConfigOrDie(config)
@@ -66,7 +67,7 @@ func startBoth(t *testing.T) *both {
 // served are what the objects of these kinds are served as.
 var served = map[string]string{
 	"ConfigMap": "configmaps", "Namespace": "namespaces", "Thing": "things", "Secret": "secrets",
-	"ServiceAccount": "serviceaccounts", "Event": "events", "Lease": "leases", "Role": "roles",
+	"ServiceAccount": "serviceaccounts", "ResourceQuota": "resourcequotas", "Event": "events", "Lease": "leases", "Role": "roles",
 	"ClusterRole": "clusterroles", "RoleBinding": "rolebindings",
 	"CustomResourceDefinition":         "customresourcedefinitions",
 	"ValidatingAdmissionPolicy":        "validatingadmissionpolicies",
@@ -79,7 +80,8 @@ var served = map[string]string{
 	"PriorityLevelConfiguration":       "prioritylevelconfigurations",
 }
 
-// do is a request for an object, of which "create", "try" (to create), "apply" and "delete" exist.
+// do is a request for an object: "create", "try" (to create), "merge", "get", "status" (to write it),
+// "delete", and "clear", for all of its kind.
 func do(ctx context.Context, c dynamic.Interface, verb, text string) (string, error) {
 	object := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(text), &object.Object); err != nil {
@@ -103,6 +105,12 @@ func do(ctx context.Context, c dynamic.Interface, verb, text string) (string, er
 			object, err = at.Patch(ctx, object.GetName(), types.MergePatchType, patch,
 				metav1.PatchOptions{})
 		}
+	case "get":
+		object, err = at.Get(ctx, object.GetName(), metav1.GetOptions{})
+	case "status":
+		object, err = at.UpdateStatus(ctx, object, metav1.UpdateOptions{})
+	case "clear":
+		err = at.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	case "delete":
 		err = at.Delete(ctx, object.GetName(), metav1.DeleteOptions{})
 	default:

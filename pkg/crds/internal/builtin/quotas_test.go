@@ -70,7 +70,7 @@ func newQuotaTest(t *testing.T, test func(t *testing.T, q *quotaTest)) {
 			defer close(ended)
 			q.Run(ctx)
 		}()
-		q.after(t, time.Millisecond, "0")
+		q.after(t, time.Second, "0")
 		test(t, q)
 		cancel()
 		<-ended
