@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -133,16 +132,6 @@ func answer(ctx context.Context, c dynamic.Interface, verb, text string) string 
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		s := status.Status()
 		message := itsOwn.ReplaceAllString(s.Message, "")
-		if s.Details != nil && declared[s.Details.Kind] != nil {
-			var causes []string
-			for _, c := range s.Details.Causes {
-				if !declared[s.Details.Kind].MatchString(c.Field) {
-					causes = append(causes, fmt.Sprintf("%s: %s", c.Field, c.Message))
-				}
-			}
-			slices.Sort(causes)
-			message = fmt.Sprint(causes)
-		}
 		return fmt.Sprintf("%d %s: %s", s.Code, s.Reason, message)
 	}
 	if err != nil {
@@ -153,16 +142,6 @@ func answer(ctx context.Context, c dynamic.Interface, verb, text string) string 
 
 // itsOwn is what an object has of its server, as it stands in an error.
 var itsOwn = regexp.MustCompile(`\\?"(resourceVersion|uid|creationTimestamp|time)\\?":\\?"[^"]*"`)
-
-// declared are the fields that Kubernetes 1.37, from which our server's registries come, checks by
-// what is declared at the types: in other words than 1.36 did, and some of them in addition. Here
-// kube-apiserver is 1.36. That such a field is wrong is compared by the code and the reason alone.
-var declared = map[string]*regexp.Regexp{
-	"Role":                       regexp.MustCompile(`^rules\[\d+\]\.verbs$`),
-	"ClusterRole":                regexp.MustCompile(`^rules\[\d+\]\.verbs$`),
-	"RoleBinding":                regexp.MustCompile(`^roleRef$`),
-	"PriorityLevelConfiguration": regexp.MustCompile(`^spec\.(type|exempt|limited(\.limitResponse\.(type|queuing))?)$`),
-}
 
 // noAnswer begins the answer if a client did not get as far as to ask.
 const noAnswer = "no answer: "

@@ -49,8 +49,7 @@ func TestBuiltin(t *testing.T) {
 		if got := a.same(t, object, "try", object); strings.HasPrefix(got, "4") {
 			t.Fatalf("%s: %s", object, got)
 		}
-		// These hold for all metadata. Kubernetes 1.37, and so our server, says which owner
-		// reference is wrong; this kube-apiserver may be older.
+		// These hold for all metadata.
 		for _, metadata := range []string{"name: A", "name: a.b", "name: a_b", "name: ''", "name: a/b",
 			"name: " + strings.Repeat("a", 254), "name: " + strings.Repeat("a", 64),
 			"name: a, labels: {'a b': c}", "name: a, labels: {a: 'b c'}", "name: a, labels: {a/b/c: d}",

@@ -15,22 +15,23 @@ import (
 func TestQuota(t *testing.T) {
 	a := startBoth(t, "resourcequota-controller")
 	const (
-		quota = "{apiVersion: v1, kind: ResourceQuota, metadata: {namespace: default, name: q}, spec: {hard: {" +
+		quota = "{apiVersion: v1, kind: ResourceQuota, metadata: {namespace: team, name: q}, spec: {hard: {" +
 			"secrets: 3, count/secrets: 2, count/resourcequotas: 2, resourcequotas: 2, pods: 4, requests.cpu: 1, " +
 			"services: 5, services.nodeports: 1, count/deployments.apps: 1, persistentvolumeclaims: 1, " +
 			"requests.storage: 1Gi, count/leases.coordination.k8s.io: 0, count/events: 5, nonsense.example.com/a: 1, " +
 			"count/things.example.com: 1}}}"
-		scoped = "{apiVersion: v1, kind: ResourceQuota, metadata: {namespace: default, name: scoped}, " +
+		scoped = "{apiVersion: v1, kind: ResourceQuota, metadata: {namespace: team, name: scoped}, " +
 			"spec: {hard: {pods: 1}, scopes: [Terminating]}}"
-		more = "{apiVersion: v1, kind: ResourceQuota, metadata: {namespace: default, name: more}, spec: {hard: {pods: 1}}}"
+		more = "{apiVersion: v1, kind: ResourceQuota, metadata: {namespace: team, name: more}, spec: {hard: {pods: 1}}}"
 	)
 	secret := func(name string) string {
-		return "{apiVersion: v1, kind: Secret, metadata: {namespace: default, name: " + name + "}}"
+		return "{apiVersion: v1, kind: Secret, metadata: {namespace: team, name: " + name + "}}"
 	}
-	lease := "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: default, name: a}}"
+	lease := "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: team, name: a}}"
 	object := func(name string) string {
-		return "{apiVersion: example.com/v1, kind: Thing, metadata: {namespace: default, name: " + name + "}}"
+		return "{apiVersion: example.com/v1, kind: Thing, metadata: {namespace: team, name: " + name + "}}"
 	}
+	a.must(t, "create", "{apiVersion: v1, kind: Namespace, metadata: {name: team}}")
 	a.must(t, "create", quota)
 	// What both say is used but for these, after they have counted.
 	a.used(t, quota, map[string]string{"secrets": "0", "count/secrets": "0", "pods": "0",
@@ -48,7 +49,7 @@ func TestQuota(t *testing.T) {
 	}
 	a.same(t, "a name that is taken", "create", secret("a"))
 	a.used(t, quota, map[string]string{"secrets": "2", "count/secrets": "2"})
-	a.same(t, "a change", "merge", "{apiVersion: v1, kind: Secret, metadata: {namespace: default, name: a, labels: {a: b}}}")
+	a.same(t, "a change", "merge", "{apiVersion: v1, kind: Secret, metadata: {namespace: team, name: a, labels: {a: b}}}")
 	a.must(t, "delete", secret("a"))
 	a.used(t, quota, map[string]string{"secrets": "1", "count/secrets": "1"})
 	a.same(t, "what is free", "create", secret("c"))
@@ -69,8 +70,8 @@ func TestQuota(t *testing.T) {
 	changes := 0
 	eventually(t, "things are counted", func() error {
 		changes++
-		a.must(t, "merge", fmt.Sprintf("{apiVersion: v1, kind: ResourceQuota, metadata: {namespace: default, "+
-			"name: q}, spec: {hard: {configmaps: %d}}}", 1000+changes))
+		a.must(t, "merge", fmt.Sprintf("{apiVersion: v1, kind: ResourceQuota, metadata: {namespace: team, "+
+			"name: q}, spec: {hard: {pods: %d}}}", 10+changes))
 		for _, c := range a.clients {
 			if is, err := usedOf(t, c, quota); err != nil || is["count/things.example.com"] != "0" {
 				return fmt.Errorf("%v are used, %w", is, err)
@@ -86,8 +87,8 @@ func TestQuota(t *testing.T) {
 	// The limits may be less than what is there, and more again.
 	a.same(t, "a secret", "create", secret("a"))
 	limit := func(n int) string {
-		return fmt.Sprintf("{apiVersion: v1, kind: ResourceQuota, metadata: {namespace: default, name: q}, "+
-			"spec: {hard: {secrets: %d, configmaps: null}}}", n)
+		return fmt.Sprintf("{apiVersion: v1, kind: ResourceQuota, metadata: {namespace: team, name: q}, "+
+			"spec: {hard: {secrets: %d}}}", n)
 	}
 	a.must(t, "merge", limit(0))
 	eventually(t, "the limit is in force", func() error { return a.limits(t, quota, "secrets", "0") })
