@@ -158,11 +158,30 @@ func TestQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	q.Status.Used["configmaps"] = resource.MustParse("4")
-	if q, err = client.ResourceQuotas("default").UpdateStatus(t.Context(), q,
+	if _, err = client.ResourceQuotas("default").UpdateStatus(t.Context(), q,
 		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	used(t, s, "wider", "configmaps=1")
+	// Nobody gets past a quota by it either, nor by a correction that comes between the admission
+	// of an object and its commit.
+	if _, err := newConfigMap(t.Context(), unlimited(s)); err != nil {
+		t.Fatal(err)
+	}
+	used(t, s, "all", "configmaps=2")
+	if q, err = client.ResourceQuotas("default").Get(t.Context(), "all",
+		metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	q.Status.Used["configmaps"] = resource.MustParse("0")
+	if _, err := client.ResourceQuotas("default").UpdateStatus(t.Context(), q,
+		metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newConfigMap(t.Context(), unlimited(s)); !apierrors.IsForbidden(err) {
+		t.Errorf("the third: %v", err)
+	}
+	used(t, s, "all", "configmaps=2")
 	// It limits nothing when it is gone.
 	if err := client.ResourceQuotas("default").Delete(t.Context(), "all",
 		metav1.DeleteOptions{}); err != nil {
@@ -179,7 +198,7 @@ func TestQuota(t *testing.T) {
 func TestQuotaOfReplicas(t *testing.T) {
 	o := testkit.Options{Prefix: "/shared", Database: testkit.Database{URL: "sqlite://" +
 		t.TempDir() + "/state.db", Driver: sqlite.Driver}}
-	const hard, workers, enough = 10, 8, 80
+	const hard, workers, enough = 10, 8, 50
 	servers := []*testkit.Server{crdstest.Start(t, o), crdstest.Start(t, o)}
 	newQuota(t, servers[0], "both", map[corev1.ResourceName]string{"count/configmaps": "10"})
 	var mu sync.Mutex
