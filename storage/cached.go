@@ -44,6 +44,9 @@ const (
 // GetList implements [apistorage.Interface].
 func (s *cachedStore) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
 	list runtime.Object) error {
+	if sortOf(ctx) != nil && opts.Recursive {
+		return s.log.GetList(ctx, key, opts, list)
+	}
 	if done, err := s.listByIndex(ctx, key, opts, list); done {
 		return err
 	}

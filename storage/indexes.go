@@ -50,10 +50,11 @@ import (
 // what such servers write is unknown to it. A definition may change its schema, and by that its
 // defaults, at any moment. So there are no indexes of its fields.
 
-// How the names of indexes begin.
+// How the names of indexes begin, and the one that is about the time of creation.
 const (
-	labelIndex = "label:"
-	fieldIndex = "field:"
+	labelIndex   = "label:"
+	fieldIndex   = "field:"
+	createdIndex = "created"
 )
 
 // unindexed is a codec whose objects cannot have an index.
@@ -145,6 +146,12 @@ func (r *objectStore) entriesUnder(in []*contract.Index, obj runtime.Object) (fo
 			found = append(found, contract.UnknownEntry(d.ID))
 			continue
 		}
+		if d.Name == createdIndex {
+			// Times of one zone sort as texts do.
+			created := accessor.GetCreationTimestamp().UTC().Format(time.RFC3339)
+			found = append(found, contract.ValueEntry(d.ID, created))
+			continue
+		}
 		if key, ok := strings.CutPrefix(d.Name, labelIndex); ok {
 			if value, ok := labels[key]; ok {
 				found = append(found, contract.ExistsEntry(d.ID), contract.ValueEntry(d.ID, value))
@@ -173,8 +180,8 @@ func (r *objectStore) fieldsOf(obj runtime.Object) fields.Set {
 	return fields.Set{}
 }
 
-// followIndexes builds the indexes of the resource that are declared, and ends those that it cannot
-// have, until the resource is released.
+// followIndexes declares the indexes that the program wants, builds those that are declared, and
+// ends those that the resource cannot have, until it is released.
 func (r *objectStore) followIndexes() {
 	for r.lifetime.Err() == nil {
 		changed := r.mvcc.IndexesChanged()
@@ -211,9 +218,56 @@ const (
 	slowestBuild = time.Minute
 )
 
+// declareIndexes declares the indexes that this program wants and the database lacks.
+func (r *objectStore) declareIndexes() error {
+	directory := contract.Directory{Path: r.keys.all(), Group: r.name.Group, Resource: r.name.Resource}
+	wanted := slices.DeleteFunc(slices.Clone(r.declares), func(name string) bool {
+		why := r.why(&contract.Index{Name: name})
+		if why != "" {
+			r.store.log.Warn("an index is not declared, since the resource cannot have it", "resource",
+				resourceName(r.name), "index", name, "reason", why)
+		}
+		return why != ""
+	})
+	lacks := func(x *contract.Indexes) (names []string) {
+		in := x.In(directory.Path)
+		for _, name := range wanted {
+			if !slices.ContainsFunc(in, func(d *contract.Index) bool { return d.Name == name }) {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	x, err := r.mvcc.RefreshIndexes(r.lifetime)
+	if err != nil || len(lacks(x)) == 0 {
+		return err
+	}
+	var refused error
+	_, err = r.mvcc.ChangeIndexes(r.lifetime, func(x *contract.Indexes) (changed bool, _ error) {
+		for _, name := range lacks(x) {
+			if refused = x.Add(directory, name); refused != nil {
+				break
+			}
+			changed = true
+		}
+		return changed, nil
+	})
+	if err == nil && refused != nil {
+		r.store.log.Error("an index of the program is not declared", "resource", resourceName(r.name),
+			"reason", refused)
+	}
+	return err
+}
+
 // buildIndexes does a step, and tells whether there is more to do. An index that another program
 // has claimed meanwhile is that one's to build, and so are those beside it.
 func (r *objectStore) buildIndexes() (more bool, err error) {
+	if len(r.declares) > 0 {
+		if err := r.declareIndexes(); err != nil {
+			return false, err
+		}
+		r.declares = nil
+	}
 	directory := r.keys.all()
 	for _, d := range r.mvcc.Indexes().In(directory) {
 		switch {
@@ -241,11 +295,7 @@ func (r *objectStore) buildIndexes() (more bool, err error) {
 	}
 	return r.mvcc.BuildIndexes(r.lifetime, directory, directory[:len(directory)-1]+"0", r.ours,
 		func(x *contract.Indexes, kv *mvcc.KeyValue) ([]contract.Entry, bool) {
-			data, _, err := r.objects.open(r.lifetime, kv.Key, kv.Revision, kv.Value)
-			if err != nil {
-				return nil, false
-			}
-			obj, err := r.objects.decode(data, r.newFunc(), kv.Revision)
+			obj, err := r.decodeStored(r.lifetime, kv)
 			if err != nil {
 				return nil, false
 			}
@@ -253,15 +303,23 @@ func (r *objectStore) buildIndexes() (more bool, err error) {
 		})
 }
 
+// decodeStored decodes what is stored into a new object.
+func (r *objectStore) decodeStored(ctx context.Context, kv *mvcc.KeyValue) (runtime.Object, error) {
+	data, _, err := r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
+	if err != nil {
+		return nil, err
+	}
+	return r.objects.decode(data, r.newFunc(), kv.Revision)
+}
+
 // mostValues is how many values of a selector are looked for in an index.
 const mostValues = 8
 
 // candidates are the indexes by which a list can be read, each with the entries that it asks for.
-func (r *objectStore) candidates(pred *apistorage.SelectionPredicate) (generation int64,
-	found [][]contract.Entry) {
+func (r *objectStore) candidates(pred *apistorage.SelectionPredicate) (found []mvcc.IndexQuery) {
 	x := r.mvcc.Indexes()
 	if len(x.All) == 0 {
-		return 0, nil
+		return nil
 	}
 	for _, d := range x.In(r.keys.all()) {
 		if d.State != contract.IndexReady || !r.ours(d) {
@@ -271,10 +329,11 @@ func (r *objectStore) candidates(pred *apistorage.SelectionPredicate) (generatio
 		if len(entries) > 0 && len(entries) <= mostValues {
 			entries = append(entries, contract.UnknownEntry(d.ID))
 			slices.Sort(entries)
-			found = append(found, slices.Compact(entries))
+			found = append(found, mvcc.IndexQuery{Generation: x.Generation,
+				Entries: slices.Compact(entries), Since: d.Since})
 		}
 	}
-	return x.Generation, found
+	return found
 }
 
 // demanded are entries such that every object that the predicate takes has one of them, none if the
@@ -318,27 +377,27 @@ func (r *objectStore) byIndex(ctx context.Context, in *listRange, pred *apistora
 	if !in.recursive || !in.filtered {
 		return nil, nil
 	}
-	generation, found := r.candidates(pred)
+	found := r.candidates(pred)
 	if len(found) == 0 {
 		return nil, nil
 	}
-	best, least := found[0], int64(0)
+	best, least := &found[0], int64(0)
 	if len(found) > 1 || fewest > 0 {
 		best, least = nil, max(fewest, countedEntries)
-		for _, entries := range found {
-			n, err := r.mvcc.CountEntries(ctx, entries, in.from, in.end, least)
+		for i := range found {
+			n, err := r.mvcc.CountEntries(ctx, found[i].Entries, in.from, in.end, least)
 			if err != nil {
 				return nil, err
 			}
 			if best == nil && fewest == 0 || n < least {
-				best, least = entries, n
+				best, least = &found[i], n
 			}
 		}
 	}
 	if best == nil || fewest > 0 && least >= fewest {
 		return nil, nil
 	}
-	return &mvcc.IndexQuery{Generation: generation, Entries: best}, nil
+	return best, nil
 }
 
 // countedEntries is where counting ends if several indexes are compared, and beyondCache how many
@@ -381,8 +440,8 @@ func (s *cachedStore) listByIndex(ctx context.Context, key string, opts apistora
 	return true, r.list(ctx, key, opts, list, by)
 }
 
-// Index is an index of a resource. Its name is label: and the key of a label, or field: and a field
-// by which the objects can be selected.
+// Index is an index of a resource. Its name is label: and the key of a label, field: and a field by
+// which the objects can be selected, or created, for the time of their creation.
 type Index struct {
 	Resource schema.GroupResource
 	Name     string
@@ -431,13 +490,31 @@ func RebuildIndex(ctx context.Context, c Config, prefix string, resource schema.
 
 func orDefault(prefix string) string { return cmp.Or(prefix, DefaultPrefix) }
 
+// checkIndexNames refuses names of a resource's indexes that it cannot have all.
+func checkIndexNames(names []string) error {
+	for i, name := range names {
+		if err := checkIndexName(name); err != nil {
+			return err
+		}
+		if slices.Contains(names[:i], name) {
+			return fmt.Errorf("the index %s is named twice", name)
+		}
+	}
+	if n := len(names); n > contract.MaxIndexes {
+		return fmt.Errorf("%d indexes are named, and a resource may have %d: leave some out", n,
+			contract.MaxIndexes)
+	}
+	return nil
+}
+
 // checkIndexName refuses a name that no index can have.
 func checkIndexName(name string) error {
 	key, label := strings.CutPrefix(name, labelIndex)
 	field, isField := strings.CutPrefix(name, fieldIndex)
-	if label && len(validation.IsQualifiedName(key)) == 0 || isField && field != "" {
+	if label && len(validation.IsQualifiedName(key)) == 0 || isField && field != "" ||
+		name == createdIndex {
 		return nil
 	}
 	return fmt.Errorf("an index is named after a label, such as label:app, or after a field by which "+
-		"objects can be selected, such as field:spec.color, and not %q", name)
+		"objects can be selected, such as field:spec.color, or it is created, and not %q", name)
 }

@@ -17,6 +17,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
@@ -98,40 +99,7 @@ func TestListsByIndex(t *testing.T) {
 			}
 			p.Spec.NodeName = nodes[rng.IntN(len(nodes))]
 		}
-		write := func(s *objectStore) {
-			p := pod(numbered(rng.IntN(60)))
-			switch rng.IntN(6) {
-			case 0:
-				_ = s.Delete(t.Context(), podKey(p.Name), &example.Pod{}, nil,
-					apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
-			case 1: // as etcd's API writes: nobody knows what the value says
-				random(p)
-				data, err := s.objects.serialize(p)
-				if err != nil {
-					t.Fatal(err)
-				}
-				k, err := s.keys.object(podKey(p.Name))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := s.mvcc.Commit(t.Context(), contract.Mutation{Key: k, Value: data,
-					Expect: contract.Any}); err != nil {
-					t.Fatal(err)
-				}
-			case 2:
-				random(p)
-				_ = s.Create(t.Context(), podKey(p.Name), p, &example.Pod{}, 0)
-			default:
-				if err := s.GuaranteedUpdate(t.Context(), podKey(p.Name), &example.Pod{}, true, nil,
-					changing(func(changed *example.Pod) error {
-						changed.Namespace, changed.Name = p.Namespace, p.Name
-						random(changed)
-						return nil
-					}), nil); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
+		write := func(s *objectStore) { writeRandomly(t, rng, s, 60, random) }
 		used := 0
 		compare := func(s *objectStore, revisions []string) {
 			t.Helper()
@@ -142,7 +110,7 @@ func TestListsByIndex(t *testing.T) {
 				opts.ResourceVersion = revisions[rng.IntN(len(revisions))]
 				opts.ResourceVersionMatch = metav1.ResourceVersionMatchExact
 			}
-			if _, found := s.candidates(&opts.Predicate); len(found) > 0 && !opts.Predicate.Empty() {
+			if found := s.candidates(&opts.Predicate); len(found) > 0 && !opts.Predicate.Empty() {
 				used++
 			}
 			plain := opts
@@ -219,6 +187,50 @@ func TestListsByIndex(t *testing.T) {
 			t.Errorf("an index was used by %d lists only", used)
 		}
 	})
+}
+
+// writeRandomly creates, updates or deletes one of some pods, or writes it as etcd's API does:
+// nobody knows what such a value says.
+func writeRandomly(t testing.TB, rng *rand.Rand, s *objectStore, pods int, random func(*example.Pod)) {
+	t.Helper()
+	p := pod(numbered(rng.IntN(pods)))
+	switch rng.IntN(6) {
+	case 0:
+		_ = s.Delete(t.Context(), podKey(p.Name), &example.Pod{}, nil,
+			apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
+	case 1:
+		random(p)
+		data, err := s.objects.serialize(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store(t, s, p.Name, data)
+	case 2:
+		random(p)
+		_ = s.Create(t.Context(), podKey(p.Name), p, &example.Pod{}, 0)
+	default:
+		if err := s.GuaranteedUpdate(t.Context(), podKey(p.Name), &example.Pod{}, true, nil,
+			changing(func(changed *example.Pod) error {
+				changed.Namespace, changed.Name = p.Namespace, p.Name
+				random(changed)
+				return nil
+			}), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// store writes a value as etcd's API does.
+func store(t testing.TB, s *objectStore, name string, value []byte) {
+	t.Helper()
+	k, err := s.keys.object(podKey(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.mvcc.Commit(t.Context(), contract.Mutation{Key: k, Value: value,
+		Expect: contract.Any}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // listBy is list with the selectors of the options.
@@ -468,7 +480,7 @@ func TestWithoutFields(t *testing.T) {
 		create(t, s, p)
 	}
 	opts := selecting(t, "", "spec.nodeName=n1")
-	if _, found := knows.candidates(&opts.Predicate); len(found) != 1 {
+	if found := knows.candidates(&opts.Predicate); len(found) != 1 {
 		t.Fatal("the list does not use the index")
 	}
 	if got := listBy(t, knows, opts); len(got.Items) != 2 {
@@ -489,7 +501,7 @@ func TestIndexOfAnotherProgram(t *testing.T) {
 	create(t, old, written)
 	uses := func(s *objectStore) bool {
 		pred := selecting(t, "", "spec.nodeName=n1").Predicate
-		_, found := s.candidates(&pred)
+		found := s.candidates(&pred)
 		return len(found) == 1
 	}
 	if !uses(old) {
@@ -512,7 +524,7 @@ func TestIndexOfAnotherProgram(t *testing.T) {
 	if uses(old) {
 		t.Error("the old program uses the index of the new one")
 	}
-	if _, found := s.candidates(&apistorage.SelectionPredicate{Label: selecting(t, "app=a", "").Predicate.Label,
+	if found := s.candidates(&apistorage.SelectionPredicate{Label: selecting(t, "app=a", "").Predicate.Label,
 		Field: fields.Everything()}); len(found) != 1 {
 		t.Error("an index of a label is another program's")
 	}
@@ -526,5 +538,144 @@ func TestIndexOfAnotherProgram(t *testing.T) {
 	}
 	if got := listBy(t, old, selecting(t, "", "spec.nodeName=n1")); len(got.Items) != 2 {
 		t.Errorf("the old program lists %d objects, not 2", len(got.Items))
+	}
+}
+
+// TestOldListsByIndex: a list at a revision of the past reads no object that was changed since, if
+// the log has what it said to the index. That is so of an object that was built into the index,
+// too. A list without the index has all objects afterwards.
+func TestOldListsByIndex(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		r := indexedPods(t, openDatabase(t, d, mvcc.Config{}))
+		const objects = 40
+		relabel := func(round int) (resourceVersion string) {
+			for i := range objects {
+				name := numbered(i)
+				if err := r.GuaranteedUpdate(t.Context(), podKey(name), &example.Pod{}, true, nil,
+					changing(func(p *example.Pod) error {
+						p.Namespace, p.Name = "ns", name
+						p.Labels = map[string]string{"app": strconv.Itoa((i + round) % 10)}
+						return nil
+					}), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return listBy(t, r, selecting(t, "", "")).ResourceVersion
+		}
+		// read is how many rows a list at a revision reads.
+		read := func(resourceVersion string) int {
+			t.Helper()
+			opts := selecting(t, "app=3", "")
+			opts.ResourceVersion, opts.ResourceVersionMatch = resourceVersion, metav1.ResourceVersionMatchExact
+			in, err := r.listRange("/pods", opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if in.by, err = r.byIndex(t.Context(), &in, &opts.Predicate, 0); err != nil || in.by == nil {
+				t.Fatalf("the list does not use the index, %v", err)
+			}
+			rows := 0
+			for chunk, err := range r.chunks(t.Context(), in) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				rows += len(chunk.KVs)
+			}
+			if got := listBy(t, r, opts); len(got.Items) != objects/10 {
+				t.Errorf("the list has %d objects, not %d", len(got.Items), objects/10)
+			}
+			opts.Predicate = apistorage.Everything
+			if got := listBy(t, r, opts); len(got.Items) != objects {
+				t.Errorf("the list of all has %d objects, not %d", len(got.Items), objects)
+			}
+			return rows
+		}
+		first := relabel(0)
+		second := relabel(1)
+		declare(t, r, "label:app")
+		built(t, r)
+		third := relabel(2)
+		relabel(3)
+		for i, test := range []struct {
+			resourceVersion string
+			rows            int
+		}{
+			{first, objects}, // its objects were changed before the index was ready
+			{second, objects / 10}, {third, objects / 10},
+		} {
+			if n := read(test.resourceVersion); n != test.rows {
+				t.Errorf("the list of the state %d reads %d rows, not %d", i+1, n, test.rows)
+			}
+		}
+	})
+}
+
+// TestIndexesOfThePrograms: a program declares its indexes when it starts. Another one, which does
+// not name them, leaves them alone. One that a person has dropped stays so until a program starts.
+func TestIndexesOfThePrograms(t *testing.T) {
+	store := memory(t)
+	g := getter(t, store, RESTOptions{})
+	names := func() (names []string) {
+		t.Helper()
+		x, err := database.Engine(store.db).RefreshIndexes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range x.All {
+			if d.State != contract.IndexDropping {
+				names = append(names, d.Resource+" "+d.Name+" "+d.State)
+			}
+		}
+		return names
+	}
+	started := 0
+	start := func(want []string, indexes ...string) (stop func()) {
+		t.Helper()
+		s, destroy := decorate(t, restOptions(t, WithIndexes(g, indexes...), cachedResource))
+		eventually(t, "the indexes to be declared", func() bool { return slices.Equal(names(), want) })
+		p := pod(numbered(started))
+		started++
+		if err := s.Create(t.Context(), cachedPrefix+"/ns/"+p.Name, p, nil, 0); err != nil {
+			t.Error(err)
+		}
+		return destroy
+	}
+	app := cachedResource.Resource + " label:app ready"
+	tier := cachedResource.Resource + " label:tier ready"
+	start(nil)()
+	start([]string{app}, "label:app")()
+	declared := database.Engine(store.db).Indexes().Generation
+	start([]string{app}, "label:app")()
+	if now := database.Engine(store.db).Indexes().Generation; now != declared {
+		t.Errorf("what is declared is declared again: the generation %d became %d", declared, now)
+	}
+	stop := start([]string{app, tier}, "label:tier")
+	if _, err := database.Engine(store.db).ChangeIndexes(t.Context(), func(x *contract.Indexes) (bool, error) {
+		return x.Drop(x.All[1].Directory, "label:tier"), nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the rows of the index to be gone", func() bool {
+		x, err := database.Engine(store.db).RefreshIndexes(t.Context())
+		return err == nil && len(x.All) == 1
+	})
+	stop()
+	start([]string{app, tier}, "label:tier", "label:app")()
+	for _, wrong := range [][]string{{"app"}, {"label:app", "label:app"},
+		{"label:1", "label:2", "label:3", "label:4", "label:5", "label:6", "label:7", "label:8", "label:9"}} {
+		if _, _, err := store.Resource(ResourceConfig{Codec: podConfig().Codec, ResourcePrefix: "/wrong",
+			Indexes: wrong}); err == nil {
+			t.Errorf("a resource has the indexes %q", wrong)
+		}
+	}
+	// Objects that are encrypted have none, and the log says so.
+	c := podConfig()
+	c.Transformer, c.Indexes, c.ResourcePrefix = xorTransformer{}, []string{"label:app"}, "/secret"
+	s := open(t, store, c)
+	if err := s.declareIndexes(); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(); !slices.Equal(got, []string{app, tier}) {
+		t.Errorf("the indexes are %q", got)
 	}
 }

@@ -44,6 +44,9 @@ const (
 // unless they are more than mvcc counts: then it leaves that out, as clients have to expect.
 func (r *objectStore) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
 	listObj runtime.Object) error {
+	if by := sortOf(ctx); by != nil && opts.Recursive {
+		return r.sorted(ctx, key, opts, listObj, by)
+	}
 	return r.list(ctx, key, opts, listObj, nil)
 }
 

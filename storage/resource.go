@@ -49,6 +49,9 @@ type ResourceConfig struct {
 	// Attributes tell by which fields an object can be selected, for indexes of fields. Default:
 	// there are none.
 	Attributes apistorage.AttrFunc
+	// Indexes are the names of those that are declared if the database lacks them; see
+	// [WithIndexes].
+	Indexes []string
 	// Versioner sets the resourceVersion of objects and lists. Default storage.APIObjectVersioner.
 	Versioner apistorage.Versioner
 }
@@ -84,6 +87,8 @@ type objectStore struct {
 	attributes apistorage.AttrFunc
 	// unindexed tells why the resource cannot have an index, "" if it can, and unindexedFields why
 	// it cannot have one of a field. program names the program that finds what indexes have, and
+	// declares are the indexes that are still to be declared. Only followIndexes uses it.
+	declares []string
 	// claimed has the indexes that this store has claimed for it. Only followIndexes uses that.
 	unindexed, unindexedFields string
 	program                    func() string
@@ -126,6 +131,9 @@ func (s *Store) newResourceOf(c ResourceConfig, program func() string) (*objectS
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := checkIndexNames(c.Indexes); err != nil {
+		return nil, nil, err
+	}
 	history, err := database.EngineFor(s.db, resourceName(c.GroupResource), keys.prefix, keys.all())
 	if err != nil {
 		return nil, nil, err
@@ -158,6 +166,7 @@ func (s *Store) newResourceOf(c ResourceConfig, program func() string) (*objectS
 
 		unindexedFields: whyUnindexedFields(c),
 		program:         program,
+		declares:        c.Indexes,
 		claimed:         map[uint32]bool{},
 	}
 	r.decoder = s.decoders.of(r.objects)

@@ -162,12 +162,65 @@ func (e oneEncoding) ResourcePrefix(resource schema.GroupResource) string {
 	return resource.Group + "/" + resource.Resource
 }
 
+// WithIndexes returns a getter for a registry whose server declares indexes of its resource when it
+// starts, as [AddIndex] does, if the database lacks them. It declares no index that the resource
+// cannot have. Indexes that are not named are left alone, as they may be those of another version
+// of the program: to be rid of one, no longer name it, and then drop it. The getter has to be a
+// [RESTOptionsGetter], or one that leads to it. Another one ignores the names.
+func WithIndexes(getter generic.RESTOptionsGetter, names ...string) generic.RESTOptionsGetter {
+	return indexing{getter, names}
+}
+
+type indexing struct {
+	generic.RESTOptionsGetter
+	names []string
+}
+
+// GetRESTOptions implements generic.RESTOptionsGetter.
+func (g indexing) GetRESTOptions(resource schema.GroupResource,
+	example runtime.Object) (generic.RESTOptions, error) {
+	o, err := g.RESTOptionsGetter.GetRESTOptions(resource, example)
+	decorate := o.Decorator
+	if err != nil || decorate == nil {
+		return o, err
+	}
+	o.Decorator = func(config *storagebackend.ConfigForResource, resourcePrefix string,
+		keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
+		attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
+	) (apistorage.Interface, factory.DestroyFunc, error) {
+		own := *config
+		own.Codec = declaring{config.Codec, g.names}
+		return decorate(&own, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, triggers,
+			indexers)
+	}
+	return o, nil
+}
+
+// declaring is a codec that takes the names of indexes to the decorators of a [Store], which take
+// them off.
+type declaring struct {
+	runtime.Codec
+	names []string
+}
+
+// declared takes the names of indexes off a configuration.
+func declared(config *storagebackend.ConfigForResource) (*storagebackend.ConfigForResource, []string) {
+	d, ok := config.Codec.(declaring)
+	if !ok {
+		return config, nil
+	}
+	own := *config
+	own.Codec = d.Codec
+	return &own, d.names
+}
+
 // uncached is the generic.StorageDecorator without a watch cache.
 func (s *Store) uncached(config *storagebackend.ConfigForResource, resourcePrefix string,
 	keyFunc func(runtime.Object) (string, error), newFunc, _ func() runtime.Object,
 	attrs apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	resource, destroy, err := s.below(config, resourcePrefix, keyFunc, newFunc, attrs)
+	config, indexes := declared(config)
+	resource, destroy, err := s.below(config, resourcePrefix, keyFunc, newFunc, attrs, indexes)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -178,7 +231,7 @@ func (s *Store) uncached(config *storagebackend.ConfigForResource, resourcePrefi
 func (s *Store) below(
 	config *storagebackend.ConfigForResource, resourcePrefix string,
 	keyFunc func(runtime.Object) (string, error), newFunc func() runtime.Object,
-	attrs apistorage.AttrFunc,
+	attrs apistorage.AttrFunc, indexes []string,
 ) (*objectStore, factory.DestroyFunc, error) {
 	return s.newResource(ResourceConfig{
 		Codec:          config.Codec,
@@ -189,6 +242,7 @@ func (s *Store) below(
 		Transformer:    config.Transformer,
 		Scope:          scopeOf(keyFunc, newFunc),
 		Attributes:     attrs,
+		Indexes:        indexes,
 	})
 }
 
@@ -223,7 +277,8 @@ func (s *Store) cached(config *storagebackend.ConfigForResource, resourcePrefix 
 	keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
 	attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	resource, destroy, err := s.below(config, resourcePrefix, keyFunc, newFunc, attrs)
+	config, indexes := declared(config)
+	resource, destroy, err := s.below(config, resourcePrefix, keyFunc, newFunc, attrs, indexes)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -68,7 +68,7 @@ func decorateWith(t testing.TB, o generic.RESTOptions,
 	return s, destroy
 }
 
-func restOptions(t testing.TB, g *RESTOptionsGetter, r schema.GroupResource) generic.RESTOptions {
+func restOptions(t testing.TB, g generic.RESTOptionsGetter, r schema.GroupResource) generic.RESTOptions {
 	t.Helper()
 	o, err := g.GetRESTOptions(r, nil)
 	if err != nil {

@@ -12,7 +12,8 @@
 -- The history. The primary key is the clustered index: the rows of a store lie in the order of its
 -- commits, and are appended to them. The value is the last column. Where several keys were written
 -- at one revision r, the last row has r, and the others have -(512 * r + 1), -(512 * r + 2) and so
--- on: here, in prev_revision, and in rowkeeper_live.
+-- on: here, in prev_revision, and in rowkeeper_live. entries are those that the key had before, as
+-- in rowkeeper_live, and NULL if nobody knows.
 CREATE TABLE IF NOT EXISTS rowkeeper_log (
     store           INT             NOT NULL,
     revision        BIGINT          NOT NULL,
@@ -24,6 +25,7 @@ CREATE TABLE IF NOT EXISTS rowkeeper_log (
     token           BINARY(16)      NOT NULL,
     time            BIGINT          NOT NULL COMMENT 'microseconds since 1970, UTC',
     deleted         BOOLEAN         NOT NULL,
+    entries         BLOB,
     value           LONGBLOB,
     PRIMARY KEY (store, revision)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

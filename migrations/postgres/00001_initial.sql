@@ -4,7 +4,8 @@
 -- removed by the sweep, never updated: pages are filled (fillfactor 100, the default). The columns
 -- of fixed width come first, so that they lie at fixed offsets. Where several keys were written at
 -- one revision r, the last row has r, and the others have -(512 * r + 1), -(512 * r + 2) and so on:
--- here, in prev_revision, and in rowkeeper_live.
+-- here, in prev_revision, and in rowkeeper_live. entries are those that the key had before, as in
+-- rowkeeper_live, and NULL if nobody knows.
 CREATE TABLE rowkeeper_log (
     revision        bigint  NOT NULL,
     prev_revision   bigint  NOT NULL,
@@ -16,6 +17,7 @@ CREATE TABLE rowkeeper_log (
     deleted         boolean NOT NULL,
     key             bytea   NOT NULL,
     token           bytea   NOT NULL,
+    entries         bytea[],
     value           bytea,
     PRIMARY KEY (store, revision)
 ) WITH (

@@ -5,7 +5,8 @@ PRAGMA application_id = 0x526b7072;
 
 -- The history. revision is the rowid, so rows lie in the file in the order of commits and are
 -- appended. Where several keys were written at one revision r, the last row has r, and the others
--- have -(512 * r + 1), -(512 * r + 2) and so on: here, in prev_revision, and in rowkeeper_live. The
+-- have -(512 * r + 1), -(512 * r + 2) and so on: here, in prev_revision, and in rowkeeper_live.
+-- entries are those that the key had before, as in rowkeeper_live, and NULL if nobody knows. The
 -- value is the last column because SQLite reads a row from its beginning: what comes after a large
 -- value costs a walk over its overflow pages.
 CREATE TABLE rowkeeper_log (
@@ -18,6 +19,7 @@ CREATE TABLE rowkeeper_log (
     token           BLOB    NOT NULL,
     time            INTEGER NOT NULL,
     deleted         INTEGER NOT NULL,
+    entries         BLOB,
     value           BLOB
 ) STRICT;
 

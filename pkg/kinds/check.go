@@ -220,6 +220,12 @@ func checkKind[T any](k Kind[T]) error {
 			return fmt.Errorf("has no function for the field %s: give one in Kind.Fields", path)
 		}
 	}
+	for _, name := range k.Indexes {
+		path, field := strings.CutPrefix(name, "field:")
+		if field && k.Fields[path] == nil {
+			return fmt.Errorf("cannot have the index %s: give Kind.Fields a function for it", name)
+		}
+	}
 	for name, of := range k.Subresources {
 		wrong := validation.IsDNS1035Label(name)
 		switch {

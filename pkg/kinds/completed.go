@@ -260,6 +260,7 @@ func (k *completed[T, P]) storage(scheme *runtime.Scheme,
 		Strategy:   s,
 		Table:      k.table(),
 		Selectable: k.selectable,
+		Indexes:    k.Indexes,
 		Change:     k.Store,
 	}
 	if k.Strategy.TimeToLive != nil {

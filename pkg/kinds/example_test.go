@@ -129,6 +129,7 @@ var example = kinds.Group{
 		Fields: map[string]func(*Bookmark) string{
 			"spec.title": func(b *Bookmark) string { return b.Spec.Title },
 		},
+		Indexes: []string{"label:team", "field:spec.title"},
 	})},
 }
 

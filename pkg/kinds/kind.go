@@ -57,6 +57,10 @@ type Kind[T any] struct {
 	// Fields are those by which objects can be selected, by path, such as "spec.phase", besides
 	// metadata.name and metadata.namespace.
 	Fields map[string]func(*T) string
+	// Indexes are what the database finds objects by without looking at all of them: of labels,
+	// such as label:team, and of Fields, such as field:spec.phase. A server declares those that the
+	// database lacks when it starts; see [github.com/rowkeeper/rowkeeper/storage.WithIndexes].
+	Indexes []string
 	// Store changes the registry of the kind before it is completed.
 	Store func(*genericregistry.Store)
 	// Scale says which fields are the kind's scale. With nil it has none.

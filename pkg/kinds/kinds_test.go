@@ -1,7 +1,10 @@
 package kinds_test
 
 import (
+	"context"
 	"encoding/json"
+	"maps"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -14,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
@@ -26,6 +30,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/kubectl"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
 var v1 = schema.GroupVersion{Group: "example.com", Version: "v1"}
@@ -53,6 +59,29 @@ func serve(t *testing.T, group kinds.Group) *testkit.Server {
 	}
 	return testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
 		NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+}
+
+// TestIndexes: a server declares the indexes of its kinds, and builds them.
+func TestIndexes(t *testing.T) {
+	database := testkit.Database{URL: "sqlite://" + filepath.Join(t.TempDir(), "state.db"),
+		Driver: sqlite.Driver}
+	start(t, testkit.Options{Database: database})
+	want := map[string]bool{"label:team": true, "field:spec.title": true}
+	var found map[string]bool
+	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			all, err := storage.Indexes(ctx, storage.Config{URL: database.URL,
+				Drivers: []storage.Driver{database.Driver}})
+			found = map[string]bool{}
+			for _, x := range all {
+				if x.Resource == v1.WithResource("bookmarks").GroupResource() {
+					found[x.Name] = x.Ready
+				}
+			}
+			return maps.Equal(found, want), err
+		}); err != nil {
+		t.Errorf("the indexes and whether they are ready: %v, want %v, %v", found, want, err)
+	}
 }
 
 func bookmarks(s *testkit.Server, version string) dynamic.ResourceInterface {
@@ -524,6 +553,7 @@ func TestBadInput(t *testing.T) {
 		"a column twice":       {[]kinds.Group{group(kind(kinds.Kind[Planet]{Columns: []kinds.Column[Planet]{{Name: "A", Value: cell}, {Name: "a", Value: cell}}}))}, "has the column a twice"},
 		"a bad field":          {[]kinds.Group{group(kind(kinds.Kind[Planet]{Fields: map[string]func(*Planet) string{"moons=1": nil}}))}, `cannot be selected by "moons=1"`},
 		"a field without code": {[]kinds.Group{group(kind(kinds.Kind[Planet]{Fields: map[string]func(*Planet) string{"moons": nil}}))}, "has no function for the field moons"},
+		"an index of no field": {[]kinds.Group{group(kind(kinds.Kind[Planet]{Indexes: []string{"label:a", "field:moons"}}))}, "cannot have the index field:moons: give Kind.Fields a function for it"},
 		"the name as field":    {[]kinds.Group{group(kind(kinds.Kind[Planet]{Fields: map[string]func(*Planet) string{"metadata.name": nil}}))}, "needs no function for metadata.name"},
 		"a bad subresource":    {[]kinds.Group{group(kind(subresource("a/b", nothing)))}, `cannot have the subresource "a/b": `},
 		"the status again":     {[]kinds.Group{group(kind(subresource("status", nothing)))}, "cannot have a subresource status of its own: give its type a field Status"},

@@ -23,6 +23,7 @@ import (
 	encryptionconfigmetrics "k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -342,10 +343,11 @@ const watchGrace = 10 * time.Second
 // ApplyTo makes a server store its objects in the database: it sets c.RESTOptionsGetter, adds the
 // checks, metrics and transformers that belong to it, refuses stored objects whose encryption key
 // is missing (see [storage.Store.CheckEncryption]), and lets requests give up half a second before
-// their time is over, so that they can still be answered why. The types of o.Scheme that cannot be
-// encoded in protobuf are answered in JSON, see [LeaveOutProtobuf]. If
-// c.ShutdownWatchTerminationGracePeriod is 0 it becomes ten seconds: a server without one waits for
-// open watches for a minute when it stops. ApplyTo does not change the options.
+// their time is over, so that they can still be answered why. Lists are sorted where requests ask
+// for it, see [ServeSortedLists]. The types of o.Scheme that cannot be encoded in protobuf are
+// answered in JSON, see [LeaveOutProtobuf]. If c.ShutdownWatchTerminationGracePeriod is 0 it
+// becomes ten seconds: a server without one waits for open watches for a minute when it stops.
+// ApplyTo does not change the options.
 func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, store *storage.Store) error {
 	if o == nil {
 		return nil
@@ -357,6 +359,7 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, store *storage.Stor
 		return err
 	}
 	leaveTimeToAnswer(c)
+	ServeSortedLists(c)
 	if c.ShutdownWatchTerminationGracePeriod == 0 {
 		c.ShutdownWatchTerminationGracePeriod = watchGrace
 	}
@@ -483,7 +486,22 @@ func (o *StorageOptions) encrypt(c *genericapiserver.Config) (err error) {
 			return fmt.Errorf("cannot reload --encryption-provider-config: %w", err)
 		}
 	}
+	c.ResourceTransformers = keysAsSecrets{c.ResourceTransformers}
 	c.AddHealthzChecks(checks...)
 	c.AddReadyzChecks(checks...)
 	return nil
+}
+
+// SigningKeys is the resource as which servers store the keys by which the tokens of service
+// accounts are signed. No API serves it.
+var SigningKeys = schema.GroupResource{Group: "rowkeeper.dev", Resource: "signingkeys"}
+
+// keysAsSecrets encrypts the keys of tokens as Secrets.
+type keysAsSecrets struct{ value.ResourceTransformers }
+
+func (t keysAsSecrets) TransformerForResource(resource schema.GroupResource) value.Transformer {
+	if resource == SigningKeys {
+		resource = schema.GroupResource{Resource: "secrets"}
+	}
+	return t.ResourceTransformers.TransformerForResource(resource)
 }

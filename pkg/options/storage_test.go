@@ -105,6 +105,13 @@ func names(t *testing.T, c dynamic.ResourceInterface) string {
 // get returns the status and the body of a page.
 func get(t *testing.T, s *testkit.Server, path string) (int, string) {
 	t.Helper()
+	answer, body := ask(t, s, path)
+	return answer.StatusCode, body
+}
+
+// ask returns the answer to a request, and its body.
+func ask(t *testing.T, s *testkit.Server, path string) (*http.Response, string) {
+	t.Helper()
 	c, err := rest.HTTPClientFor(s.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +125,7 @@ func get(t *testing.T, s *testkit.Server, path string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer.StatusCode, string(body)
+	return answer, string(body)
 }
 
 // metric returns the value of a metric, whose name and labels a pattern matches.

@@ -141,8 +141,12 @@ func (m *standaloneMode) applyTo(c *genericapiserver.RecommendedConfig) error {
 		m.Aggregated.Authentication.ClientCert.ClientCA, access.Standalone); err != nil {
 		return err
 	}
+	if m.enableCRDs {
+		c.Authentication.APIAudiences = m.serviceAccounts.WithDefaults().Issuers
+	}
 	if m.signIn != nil {
-		c.Authentication.Authenticator = m.signIn.Beside(c.Authentication.Authenticator)
+		c.Authentication.Authenticator = m.signIn.Beside(c.Authentication.Authenticator,
+			c.Authentication.APIAudiences)
 	}
 	if m.authorization != nil && !m.enableCRDs {
 		c.Authorization.Authorizer, c.RuleResolver = m.authorization.With(nil)

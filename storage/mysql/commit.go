@@ -404,10 +404,23 @@ func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResu
 	}
 	b.takeTurn(t)
 	n := 0
-	t.statement(insertLog)
+	if indexed {
+		t.statement(insertIndexedLog)
+	} else {
+		t.statement(insertLog)
+	}
 	for m, o := range accepted(g, res.Outcomes) {
 		t.comma(&n)
 		t.logRow(m, o, g.Token, res.Time)
+		switch {
+		case !indexed:
+		case m.Indexed && o.Prev != 0:
+			t.WriteByte(',')
+			t.hex(contract.PackEntries(before[m.Key])) // not NULL if there are none
+		default:
+			t.WriteString(",NULL")
+		}
+		t.WriteByte(')')
 	}
 	n = 0
 	for m, o := range accepted(g, res.Outcomes) {
@@ -445,7 +458,7 @@ func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResu
 	b.commit(t)
 }
 
-// logRow writes the values of insertLog.
+// logRow writes the values of insertLog but for the parenthesis at their end.
 func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.Token, now time.Time) {
 	t.WriteByte('(')
 	t.WriteString(t.store)
@@ -466,12 +479,11 @@ func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.
 	t.WriteByte(',')
 	t.int(now.UnixMicro())
 	if m.Delete {
-		t.WriteString(",1,NULL)")
+		t.WriteString(",1,NULL")
 		return
 	}
 	t.WriteString(",0,")
 	t.binary(m.Value)
-	t.WriteByte(')')
 }
 
 // packed writes the column entries, after the others of liveRow.

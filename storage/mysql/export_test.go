@@ -158,6 +158,9 @@ func Statements(store int, keys int64) []Statement {
 	ofEntries := func(args ...any) []any {
 		return argumentsOf([]contract.Entry{"\x00\x00\x00\x01\x02", "\x00\x00\x00\x01\x02a"}, args)
 	}
+	entry := []byte("\x00\x00\x00\x01\x02")
+	walk := []any{entry, []byte(names[many/2]), entry, []byte("\x00\x00\x00\x01\x03"), from, to, 500}
+	back := []any{entry, []byte(names[many-1]), entry, []byte("\x00\x00\x00\x01\x02"), from, to, 500}
 	list := revisionList(revisions)
 	all := int64(math.MaxInt64)
 	// 500 stores of few keys, and the one that is asked for.
@@ -182,6 +185,8 @@ func Statements(store int, keys int64) []Statement {
 		{"page in the middle", selectPage, []any{fmt.Appendf(nil, "/registry/%08d", keys/2), to,
 			-all, all, 500}, 1000},
 		{"page of keys", selectPageKeys, []any{from, to, -all, all, 500}, 500},
+		{"replaced by an index", selectReplacedOf(2), []any{head - 1000, head, -512 * (head - 999), -512*head - 511, -all, head - 1000, from, to,
+			-512*(head-500) - 511, head - 500, contract.PackEntries([]contract.Entry{"\x00\x00\x00\x01\x02"}), []byte("none")}, 1000},
 		{"replaced", selectReplaced, []any{head - 1000, head, -512 * (head - 999), -512*head - 511, -all, head - 1000, from, to}, 1000},
 		{"values", fmt.Sprintf(selectValues, list), nil, many},
 		{"count", selectCount, []any{from, fmt.Appendf(nil, "/registry/%08d", 1000), -all, all}, 1000},
@@ -249,6 +254,8 @@ func Statements(store int, keys int64) []Statement {
 		{"erase entries", fmt.Sprintf(eraseEntries, many), nil, many},
 		{"page by an index", selectPageOf(2), ofEntries(from, to, -all, all, 500), 4000},
 		{"count by an index", countOf(2), ofEntries(from, to, 1000), 4000},
+		{"rows of an index", selectIndexRows, walk, 503},
+		{"rows of an index, backwards", selectIndexRowsBack, back, 503},
 		{"renew", renewStore, nil, 1},
 		{"growth", selectGrowth, []any{head - 1000, -512 * (head - 999)}, 2000},
 		{"quota", selectQuota, nil, 1},

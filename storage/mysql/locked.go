@@ -295,6 +295,7 @@ func (w *working) Insert(token contract.Token, at contract.State, records []cont
 		r := &records[i]
 		x.comma(&n)
 		x.logRow(&contract.Mutation{Key: r.Key, Value: r.Value}, outcome(r), token, at.Now)
+		x.WriteByte(')')
 	}
 	n = 0
 	x.statement(insertLive)

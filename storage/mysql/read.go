@@ -75,6 +75,11 @@ func arguments(text string, args []any) (string, []any) {
 	if n := len(args); n > 0 {
 		if entries, ok := args[n-1].([]contract.Entry); ok {
 			args = argumentsOf(entries, args[:n-1])
+		} else if entries, ok := args[n-1].(sqlkit.Packed); ok {
+			args = args[:n-1]
+			for i := range entries {
+				args = append(args, contract.PackEntries(entries[i:i+1]))
+			}
 		}
 	}
 	lists := false

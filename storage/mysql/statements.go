@@ -59,6 +59,10 @@ func readsOf(store string) sqlkit.Statements {
 		PageOf:  func(n int) string { return ofStore(selectPageOf(n), store) },
 		CountOf: func(n int) string { return ofStore(countOf(n), store) },
 
+		ReplacedOf:    func(n int) string { return ofStore(selectReplacedOf(n), store) },
+		IndexRows:     ofStore(selectIndexRows, store),
+		IndexRowsBack: ofStore(selectIndexRowsBack, store),
+
 		Everywhere: ofStore(selectEverywhere, store),
 	}
 }
@@ -219,6 +223,14 @@ var selectReplaced = stateAndRows(2, `
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
  WHERE g.store = $store AND (g.revision > ? AND g.revision <= ? OR g.revision < ? AND g.revision >= ?)
    AND g.prev_revision <> 0 AND g.prev_revision BETWEEN ? AND ? AND g.key >= ? AND g.key < ?`)
+
+// selectReplacedOf is selectReplaced without rows whose keys had none of n entries. The bounds are
+// those of IDs of rows whose entries do not count.
+func selectReplacedOf(n int) string {
+	const last = "g.key < ?"
+	return strings.Replace(selectReplaced, last, last+"\n   AND (g.entries IS NULL OR g.revision BETWEEN ? AND ?"+
+		strings.Repeat(" OR LOCATE(?, g.entries)", n)+")", 1)
+}
 
 // selectValues reads log rows by primary key. The list of revisions stands for %s; it is not empty.
 var selectValues = stateAndRows(6, `
@@ -523,6 +535,12 @@ INSERT INTO rowkeeper_log
        (store, revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
 VALUES `
 
+// insertIndexedLog is insertLog for a group that has keys of indexed directories.
+const insertIndexedLog = `
+INSERT INTO rowkeeper_log
+       (store, revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value, entries)
+VALUES `
+
 // replaceLive is followed by rows. InnoDB updates a row that is there in place, and leaves the
 // index on expiry alone where expiry stays the same.
 const replaceLive = `
@@ -641,6 +659,35 @@ func countOf(n int) string {
 SELECT ` + state + `,` + strings.Repeat(part+" +", n-1) + part + `
 FROM ` + storeAndHead + `
 WHERE s.id = $store`
+}
+
+// selectIndexRows and selectIndexRowsBack walk the rows of the index from one on, up to the limit,
+// and past keys that are not wanted. The first row is told in a way that makes two ranges of the
+// primary key: MySQL makes none of a comparison of rows.
+//
+// Parameters: the entry and the key of the first row, the entry again, the entry that ends the
+// walk, start, end, limit.
+var (
+	selectIndexRows = indexRows("(i.entry = ? AND i.key >= ? OR i.entry > ?) AND i.entry < ?", "ASC")
+
+	selectIndexRowsBack = indexRows("(i.entry = ? AND i.key < ? OR i.entry < ?) AND i.entry >= ?", "DESC")
+)
+
+func indexRows(where, order string) string {
+	return `
+(SELECT ` + state + `, NULL, NULL, NULL
+ FROM ` + storeAndHead + `
+ WHERE s.id = $store)
+UNION ALL
+(SELECT ` + noState + `, '', NULL, s.generation
+ FROM rowkeeper_store s
+ WHERE s.id = $store)
+UNION ALL
+(SELECT ` + noState + `, i.entry, i.key, NULL
+ FROM rowkeeper_index i FORCE INDEX (PRIMARY)
+ WHERE i.store = $store AND ` + where + ` AND i.key >= ? AND i.key < ?
+ ORDER BY i.entry ` + order + `, i.key ` + order + `
+ LIMIT ?)`
 }
 
 // deleteLive deletes keys by primary key. The rows of keys stand for %s.

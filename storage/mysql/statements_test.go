@@ -26,7 +26,7 @@ func fill(tb testing.TB, db *sql.DB) (keys int64) {
 		digits + ` a, ` + digits + ` b, ` + digits + ` c, ` + digits + ` d, ` + digits + ` e)`
 	exec(tb, db,
 		`INSERT INTO rowkeeper_log SELECT 1, 2+n, CONCAT('/registry/', LPAD(n MOD 50000, 8, '0')), IF(n < 50000, 0, n-49998), 2 + n MOD 50000, 1, 0,
-			UNHEX(LPAD(HEX(n DIV 10 + 1), 32, '0')), 1700000000000000 + n, 0, REPEAT('v', 300) FROM `+number+` numbers ORDER BY n`,
+			UNHEX(LPAD(HEX(n DIV 10 + 1), 32, '0')), 1700000000000000 + n, 0, NULL, REPEAT('v', 300) FROM `+number+` numbers ORDER BY n`,
 		`INSERT INTO rowkeeper_live SELECT 1, g.key, g.revision, g.create_revision, g.version, g.lease, IF(g.revision MOD 100 = 0, 4000000000000000 - g.revision, NULL), NULL
 			FROM rowkeeper_log g WHERE g.store = 1 AND g.revision >= 50002`,
 		`INSERT INTO rowkeeper_lease SELECT 1, 2*n+2, 60, 4000000000000000 + n FROM `+number+` numbers WHERE n < 50000`,
@@ -38,7 +38,7 @@ func fill(tb testing.TB, db *sql.DB) (keys int64) {
 		`INSERT INTO rowkeeper_store (id, name, identity, epoch, compacted, swept, oldest_writer)
 			SELECT n, CONCAT('store-', n), n, 1, 3, 2, 1 FROM `+number+` numbers WHERE n BETWEEN 2 AND 1000`,
 		`INSERT INTO rowkeeper_log SELECT s.id, 2+n, CONCAT('/registry/', LPAD(n, 8, '0')), 0, 2+n, 1, 0,
-			UNHEX(LPAD(HEX(n + 1), 32, '0')), 1700000000000000 + n, 0, 'v' FROM rowkeeper_store s JOIN `+digits+` numbers WHERE s.id > 1 AND n < 3`,
+			UNHEX(LPAD(HEX(n + 1), 32, '0')), 1700000000000000 + n, 0, NULL, 'v' FROM rowkeeper_store s JOIN `+digits+` numbers WHERE s.id > 1 AND n < 3`,
 		`INSERT INTO rowkeeper_live SELECT g.store, g.key, g.revision, g.create_revision, g.version, g.lease, 4000000000000000, NULL
 			FROM rowkeeper_log g WHERE g.store > 1`)
 	return 50_000

@@ -86,7 +86,8 @@ type input struct {
 	ttls          []int64
 	wantsPrevious []bool
 	leases        []int64
-	// entries are the texts of arrays. indexed tells whether any key may have entries.
+	// entries are the texts of arrays, "" for a key without an index. indexed tells whether any key
+	// may have entries.
 	entries []string
 	indexed bool
 	// leased tells whether any key is attached to a lease.
@@ -131,7 +132,11 @@ func newInput(g *contract.Group) *input {
 		in.leases = append(in.leases, int64(m.Lease))
 		in.leased = in.leased || m.Lease != 0
 		in.indexed = in.indexed || m.Indexed
-		in.entries = append(in.entries, arrayOf(m.Entries))
+		entries := ""
+		if m.Indexed {
+			entries = arrayOf(m.Entries)
+		}
+		in.entries = append(in.entries, entries)
 		if m.If != nil {
 			in.condition = m.If
 		}

@@ -40,7 +40,9 @@ func Statements() []Statement {
 		{"put_directory", sqlPutDirectory, true},
 		{"indexes", sqlIndexes, false}, {"the_indexes", sqlTheIndexes, true},
 		{"set_indexes", sqlSetIndexes, true}, {"page_of", sqlPageOf, false},
-		{"count_of", sqlCountOf, false}, {"reindex", sqlReindex, true},
+		{"replaced_of", sqlReplacedOf, false},
+		{"count_of", sqlCountOf, false}, {"index_rows", sqlIndexRows, false},
+		{"index_rows_back", sqlIndexRowsBack, false}, {"reindex", sqlReindex, true},
 		{"drop_entries", sqlDropEntries, true},
 	}
 	for _, s := range writingStatements {

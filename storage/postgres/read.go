@@ -64,11 +64,9 @@ func argument(a any) any {
 		}
 		return keys
 	case []contract.Entry:
-		entries := make([][]byte, len(a))
-		for i, e := range a {
-			entries[i] = []byte(e)
-		}
-		return entries
+		return bytesOf(a)
+	case sqlkit.Packed:
+		return bytesOf(a)
 	case []contract.Revision:
 		return numbers(a)
 	case []contract.Lease:
@@ -77,6 +75,14 @@ func argument(a any) any {
 		return a[:]
 	}
 	return a
+}
+
+func bytesOf(entries []contract.Entry) [][]byte {
+	b := make([][]byte, len(entries))
+	for i, e := range entries {
+		b[i] = []byte(e)
+	}
+	return b
 }
 
 func numbers[T ~int64](list []T) []int64 {

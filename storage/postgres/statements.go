@@ -95,6 +95,9 @@ var reads = sqlkit.Statements{
 	PageOf:  func(int) string { return sqlPageOf },
 	CountOf: func(int) string { return sqlCountOf },
 
+	ReplacedOf: func(int) string { return sqlReplacedOf },
+	IndexRows:  sqlIndexRows, IndexRowsBack: sqlIndexRowsBack,
+
 	Everywhere: sqlEverywhere,
 }
 
@@ -243,7 +246,9 @@ SELECT NULL, NULL, r.* FROM (
 //
 // $1 after, $2 up to, $3 the ID below which the parts are, $4 the lowest one, $5 $6 the lowest and
 // the greatest ID of the snapshot, $7 start, $8 end.
-var sqlReplaced = ofStore(`WITH` + state + `
+var sqlReplaced = ofStore(textReplaced)
+
+const textReplaced = `WITH` + state + `
 SELECT header.*, NULL, NULL FROM header
 UNION ALL
 SELECT NULL, NULL, r.* FROM (
@@ -256,7 +261,13 @@ SELECT NULL, NULL, r.* FROM (
     WHERE store = $store::integer AND revision < $3::bigint AND revision >= $4::bigint
       AND prev_revision <> 0 AND prev_revision BETWEEN $5::bigint AND $6::bigint
       AND key >= $7::bytea AND key < $8::bytea
-) r`)
+) r`
+
+// sqlReplacedOf is sqlReplaced without rows whose keys had none of some entries.
+//
+// $9 $10 the lowest and the greatest ID of rows whose entries do not count, $11 entries.
+var sqlReplacedOf = ofStore(strings.ReplaceAll(textReplaced, `key < $8::bytea`, `key < $8::bytea
+      AND (entries IS NULL OR revision BETWEEN $9::bigint AND $10::bigint OR entries && $11::bytea[])`))
 
 // sqlValues reads rows of the log by the primary key, one descent per revision.
 //
@@ -484,6 +495,34 @@ SELECT header.*, (
     ) counted
 )
 FROM header`)
+
+// sqlIndexRows and sqlIndexRowsBack walk the rows of the index from one on, by its primary key, up
+// to the limit, and past keys that are not wanted. The third parameter says nothing new: MySQL
+// needs it.
+//
+// $1 entry, $2 key, $3 the entry again, $4 the entry that ends the walk, $5 start, $6 end, $7
+// limit.
+var (
+	sqlIndexRows     = ofStore(indexRows(">=", ">=", "<", "ASC"))
+	sqlIndexRowsBack = ofStore(indexRows("<", "<=", ">=", "DESC"))
+)
+
+func indexRows(from, first, bound, order string) string {
+	return `WITH` + state + `
+SELECT header.*, NULL, NULL, NULL FROM header
+UNION ALL
+SELECT NULL, NULL, r.* FROM (
+    SELECT ''::bytea AS entry, NULL::bytea AS key, s.generation FROM rowkeeper_store s WHERE s.id = $store::integer
+    UNION ALL
+    SELECT i.entry, i.key, NULL
+    FROM (
+        SELECT entry, key FROM rowkeeper_index
+        WHERE store = $store::integer AND (entry, key) ` + from + ` ($1::bytea, $2::bytea)
+          AND entry ` + first + ` $3::bytea AND entry ` + bound + ` $4::bytea AND key >= $5::bytea AND key < $6::bytea
+        ORDER BY entry ` + order + `, key ` + order + ` LIMIT $7::bigint
+    ) i
+) r`
+}
 
 // sqlSetIndexes finds the store's row by its primary key. $1 generation, $2 text.
 var sqlSetIndexes = ofStore(`UPDATE rowkeeper_store SET generation = $1::bigint, indexes = $2::text WHERE id = $store::integer`)
@@ -765,23 +804,28 @@ var wholeText = strings.NewReplacer(
 	`SELECT store, key, revision, written, version, lease, expiry FROM decided`).Replace(comparedText)
 
 // indexed makes the statement of a group one that changes the index, too. A mutation brings the
-// text of an array of the entries that its key has afterwards. Of these, and of what the live row
-// has, equal ones touch no row of the index: what is there before and not after is deleted by the
-// primary key, and what is there after and not before is inserted. A key is written once in a
-// group, so nothing is deleted and inserted by the same statement.
+// text of an array of the entries that its key has afterwards, or "" if its directory has no index.
+// Of these, and of what the live row has, equal ones touch no row of the index: what is there
+// before and not after is deleted by the primary key, and what is there after and not before is
+// inserted. A key is written once in a group, so nothing is deleted and inserted by the same
+// statement. The row of the log has the entries of what it replaces.
 //
 // The entries are the parameter n.
 func indexed(text string, n int) string {
 	return strings.NewReplacer(
 		`SELECT m.n, m.key, m.deleted, m.value, m.ttl, m.wants_previous,`,
-		`SELECT m.n, m.key, m.deleted, m.value, m.ttl, m.wants_previous, coalesce(m.entries::bytea[], '{}') AS after, coalesce(l.entries, '{}') AS before,`,
+		`SELECT m.n, m.key, m.deleted, m.value, m.ttl, m.wants_previous, m.entries <> '' AS covered, coalesce(nullif(m.entries, '')::bytea[], '{}') AS after, coalesce(l.entries, '{}') AS before,`,
 		`$11::bigint[])
          WITH ORDINALITY AS m (key, expected, deleted, value, ttl, wants_previous, lease, n)`,
 		fmt.Sprintf(`$11::bigint[], $%d::text[])
          WITH ORDINALITY AS m (key, expected, deleted, value, ttl, wants_previous, lease, entries, n)`, n),
 		`SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE store = $store::integer AND key = m.key OFFSET 0`,
 		`SELECT revision, create_revision, version, lease, entries FROM rowkeeper_live WHERE store = $store::integer AND key = m.key OFFSET 0`,
-		`i.current, i.version, i.lease, g.now,`, `i.current, i.version, i.lease, g.now, i.before, i.after,`,
+		`i.current, i.version, i.lease, g.now,`, `i.current, i.version, i.lease, g.now, i.covered, i.before, i.after,`,
+		`key, token, value)
+    SELECT`, `key, token, entries, value)
+    SELECT`,
+		`CASE WHEN NOT deleted THEN value END`, `CASE WHEN covered AND current <> 0 THEN before END, CASE WHEN NOT deleted THEN value END`,
 		`version, lease, expiry)
     SELECT store,`, `version, lease, entries, expiry)
     SELECT store,`,

@@ -86,6 +86,7 @@ func fill(t *testing.T, conn *pgx.Conn) {
 		`INSERT INTO rowkeeper_log (store, revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
 		 SELECT 1, 100001 + n, 1 + n, 1 + n, 2, 0, 100000 + n, false, convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), decode(md5('t' || 100000 + n), 'hex'), '\x76'
 		 FROM generate_series(1, 20000) n`,
+		`UPDATE rowkeeper_log SET entries = ARRAY['\x0000000102'::bytea, '\x000000010261'] WHERE store = 1 AND revision % 2 = 0 AND revision > 100001`,
 		`INSERT INTO rowkeeper_live (store, key, revision, create_revision, version, lease, expiry)
 		 SELECT 1, convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), CASE WHEN n <= 20000 THEN 100001 + n ELSE 1 + n END, 1 + n, 1, 0,
 		        CASE WHEN n % 200 = 0 THEN n END
@@ -156,6 +157,8 @@ var arguments = func() map[string]struct {
 	// The keys of 1,000 rows, and their live rows, are looked at in the place of a large range.
 	const since = `ARRAY['k/000001']::bytea[], ARRAY['k/099999']::bytea[], 119001, -60929023, `
 	revisions := array(500, "bigint", func(i int) string { return fmt.Sprint(30_000 + i*101) })
+	const walk = `'\x0000000102', 'k/050000', '\x0000000102', '\x0000000103', 'k/', 'l', 500`
+	const back = `'\x0000000102', 'k/090000', '\x0000000102', '\x0000000102', 'k/', 'l', 500`
 	const around = `'k/050000', 'k/090000'`
 	return map[string]struct {
 		args string
@@ -170,6 +173,7 @@ var arguments = func() map[string]struct {
 		"page":                   {around + `, -9223372036854775807, 9223372036854775807, 500`, 1002},
 		"keys":                   {around + `, -61441023, 120001, 500`, 502},
 		"replaced":               {`100500, 101000, -51456511, -51712511, -51201023, 100001, 'k/', 'l'`, 502},
+		"replaced_of":            {`100500, 101000, -51456511, -51712511, -51201023, 100001, 'k/', 'l', -51461631, 100510, ARRAY['\x0000000102', '\x000000010261']::bytea[]`, 502},
 		"values":                 {revisions, 502},
 		"count":                  {`'k/050000', 'k/060000', -9223372036854775807, 9223372036854775807`, 10_002},
 		"count_up_to":            {around + `, -9223372036854775807, 9223372036854775807, 10000`, 10_002},
@@ -205,6 +209,8 @@ var arguments = func() map[string]struct {
 		"set_indexes":            {`1, 'x'`, 1},
 		"page_of":                {around + `, -9223372036854775807, 9223372036854775807, 500, ARRAY['\x0000000102', '\x000000010261']::bytea[]`, 2503 + 3},
 		"count_of":               {around + `, 1000, ARRAY['\x0000000102', '\x000000010261']::bytea[]`, 2003},
+		"index_rows":             {walk, 505},
+		"index_rows_back":        {back, 505},
 		"reindex":                {array(group, "bytea", key) + ", " + array(group, "bigint", expected) + ", " + entries, 3 * 2 * group},
 		"drop_entries":           {`'\x00000001', '\x00000002', 500`, 1000},
 		"put_directory":          {`'/a/', '', 'a', '', '/a/', '/a0'`, 1},

@@ -245,13 +245,15 @@ func (f *finder) removed(m *contract.Mutation, at contract.RowID) (value []byte,
 func (b *backend) apply(c *sqlite3.Conn, token contract.Token, now time.Time, m *contract.Mutation,
 	o *contract.Outcome) error {
 	var before []contract.Entry
+	text := insertLog
 	if m.Indexed {
+		text = insertIndexedLog
 		var err error
 		if before, _, err = entriesOf(c, selectEntries, m.Key, 0); err != nil {
 			return err
 		}
 	}
-	s, err := c.Prepare(insertLog)
+	s, err := c.Prepare(text)
 	if err != nil {
 		return err
 	}
@@ -261,6 +263,12 @@ func (b *backend) apply(c *sqlite3.Conn, token contract.Token, now time.Time, m 
 		s.Null()
 	} else {
 		s.Blob(m.Value)
+	}
+	switch {
+	case m.Indexed && o.Prev != 0:
+		s.Blob(contract.PackEntries(before)) // not NULL if there are none
+	case m.Indexed:
+		s.Null()
 	}
 	if err := s.Run(); err != nil {
 		return err

@@ -114,6 +114,10 @@ func bind(s *sqlite3.Stmt, arg any) {
 		for _, e := range v {
 			s.BlobString(string(e))
 		}
+	case sqlkit.Packed:
+		for i := range v {
+			s.Blob(contract.PackEntries(v[i : i+1]))
+		}
 	case []contract.Key:
 		array := []byte{'['}
 		for i, key := range v {

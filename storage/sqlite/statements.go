@@ -44,6 +44,10 @@ var reads = sqlkit.Statements{
 	Indexes: selectIndexes,
 	PageOf:  selectPageOf,
 	CountOf: countOf,
+
+	ReplacedOf:    selectReplacedOf,
+	IndexRows:     selectIndexRows,
+	IndexRowsBack: selectIndexRowsBack,
 }
 
 // inTransaction are the statements of what is done under the commit lock, and in a snapshot.
@@ -159,6 +163,16 @@ SELECT key, prev_revision
 FROM rowkeeper_log
 WHERE revision < ?3 AND revision >= ?4 AND prev_revision <> 0 AND prev_revision BETWEEN ?5 AND ?6 AND key >= ?7 AND key < ?8`
 
+// selectReplacedOf is selectReplaced without rows whose keys had none of n entries.
+func selectReplacedOf(n int) string {
+	said := "\n  AND (entries IS NULL OR revision BETWEEN ?9 AND ?10"
+	for i := range n {
+		said += fmt.Sprintf(" OR instr(entries, ?%d)", 11+i)
+	}
+	const last = "key < ?8"
+	return strings.ReplaceAll(selectReplaced, last, last+said+")")
+}
+
 // selectValues finds rows of the log by primary key; the revisions are a JSON array, since SQLite
 // has no array parameters.
 const selectValues = `
@@ -263,6 +277,11 @@ const insertLog = `
 INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`
 
+// insertIndexedLog is insertLog for a key of an indexed directory.
+const insertIndexedLog = `
+INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value, entries)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)`
+
 const insertMarker = `
 INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value)
 VALUES (?1, x'', 0, 0, 0, 0, ?2, ?3, 1, NULL)`
@@ -354,6 +373,27 @@ SELECT ` + state + `,
 FROM ` + storeAndHead + `
 WHERE ` + theStore
 }
+
+// selectIndexRows and selectIndexRowsBack walk the rows of the index from one on, by its primary
+// key, up to the limit, and past keys that are not wanted. The third parameter says nothing new:
+// MySQL needs it.
+const selectIndexRows = `
+SELECT x'' AS entry, NULL AS key, generation FROM rowkeeper_store WHERE id = 1
+UNION ALL
+SELECT * FROM (
+    SELECT entry, key, NULL FROM rowkeeper_index
+    WHERE (entry, key) >= (?1, ?2) AND entry >= ?3 AND entry < ?4 AND key >= ?5 AND key < ?6
+    ORDER BY entry ASC, key ASC LIMIT ?7
+)`
+
+const selectIndexRowsBack = `
+SELECT x'' AS entry, NULL AS key, generation FROM rowkeeper_store WHERE id = 1
+UNION ALL
+SELECT * FROM (
+    SELECT entry, key, NULL FROM rowkeeper_index
+    WHERE (entry, key) < (?1, ?2) AND entry <= ?3 AND entry >= ?4 AND key >= ?5 AND key < ?6
+    ORDER BY entry DESC, key DESC LIMIT ?7
+)`
 
 // selectGroup finds the rows of a group in the newest revisions, by the log's primary key: none of
 // it can be older than the head was when the group was begun. It reads no values. It walks the rows

@@ -33,6 +33,9 @@ var plans = map[string]struct{ text, plan string }{
 	"selectReplaced": {selectReplaced, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_log " +
 		"USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); UNION ALL; SEARCH rowkeeper_log USING " +
 		"INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
+	"selectReplacedOf": {selectReplacedOf(2), "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_log " +
+		"USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); UNION ALL; SEARCH rowkeeper_log USING " +
+		"INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
 	// It scans the parameter.
 	"selectValues": {selectValues, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); " +
 		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
@@ -83,10 +86,11 @@ var plans = map[string]struct{ text, plan string }{
 		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
 	"selectValue": {selectValue,
 		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
-	"insertLog":  {insertLog, ""},
-	"insertLive": {insertLive, ""},
-	"updateLive": {updateLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
-	"deleteLive": {deleteLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
+	"insertLog":        {insertLog, ""},
+	"insertIndexedLog": {insertIndexedLog, ""},
+	"insertLive":       {insertLive, ""},
+	"updateLive":       {updateLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
+	"deleteLive":       {deleteLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
 	"selectGroup": {selectGroup,
 		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>?); "},
 	"insertAborted": {insertAborted, ""},
@@ -147,6 +151,13 @@ var plans = map[string]struct{ text, plan string }{
 	"countOf": {countOf(2), headPlan +
 		"SCALAR SUBQUERY; CO-ROUTINE (subquery-1); SEARCH rowkeeper_index USING PRIMARY KEY (entry=? AND key>? AND key<?); SCAN (subquery-1); " +
 		"SCALAR SUBQUERY; CO-ROUTINE (subquery-3); SEARCH rowkeeper_index USING PRIMARY KEY (entry=? AND key>? AND key<?); SCAN (subquery-3); "},
+	// It scans what the limit leaves.
+	"selectIndexRows": {selectIndexRows, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY " +
+		"KEY (rowid=?); UNION ALL; CO-ROUTINE (subquery-2); SEARCH rowkeeper_index USING PRIMARY KEY " +
+		"((entry,key)>(?,?) AND entry<?); SCAN (subquery-2); "},
+	"selectIndexRowsBack": {selectIndexRowsBack, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY " +
+		"KEY (rowid=?); UNION ALL; CO-ROUTINE (subquery-2); SEARCH rowkeeper_index USING PRIMARY KEY " +
+		"(entry>? AND (entry,key)<(?,?)); SCAN (subquery-2); "},
 	// It scans the first keys.
 	"eraseLive": {eraseLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); LIST SUBQUERY; " +
 		"SCAN rowkeeper_live; "},
@@ -188,7 +199,7 @@ func TestPlans(t *testing.T) {
 	url := fresh(t)
 	sqlExec(t, strings.TrimPrefix(url, "sqlite://"),
 		`INSERT INTO rowkeeper_log WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i <= 100000)
-			SELECT i, CAST(printf('/registry/%06d', i) AS BLOB), 0, i, 1, 0, randomblob(16), 0, 0, x'00' FROM n`,
+			SELECT i, CAST(printf('/registry/%06d', i) AS BLOB), 0, i, 1, 0, randomblob(16), 0, 0, NULL, x'00' FROM n`,
 		`INSERT INTO rowkeeper_live SELECT key, revision, create_revision, version, lease, iif(revision % 10 = 0, revision, NULL), NULL FROM rowkeeper_log WHERE revision > 1`,
 		`INSERT INTO rowkeeper_index SELECT x'0000000102', key FROM rowkeeper_live`)
 	b := open(t, url).(*backend)
@@ -231,7 +242,7 @@ func TestPlans(t *testing.T) {
 // TestMeasuresReadNoValues: a value is measured without a look at its pages. SQLite does that where
 // it is asked for the length of a column of a table, which is a flag of the step that reads it.
 func TestMeasuresReadNoValues(t *testing.T) {
-	const valueColumn, lengthOnly = 9, 0x40
+	const valueColumn, lengthOnly = 10, 0x40
 	b := open(t, fresh(t)).(*backend)
 	defer b.Close()
 	c, err := b.commits.Get(t.Context())

@@ -148,10 +148,12 @@ func (f *File) AuthenticateToken(ctx context.Context,
 }
 
 // Beside takes the tokens of requests that other does not know. If the file allows it, requests
-// with neither are anonymous; a wrong token is refused in any case.
-func (f *File) Beside(other authenticator.Request) authenticator.Request {
-	// The tokens are for this server, and for no audience that a TokenReview asks for.
-	tokens := authenticator.WrapAudienceAgnosticToken(nil, f)
+// with neither are anonymous; a wrong token is refused in any case. The audiences are those of the
+// server, if it has any.
+func (f *File) Beside(other authenticator.Request,
+	audiences authenticator.Audiences) authenticator.Request {
+	// The tokens are for this server, and for no other audience that a TokenReview asks for.
+	tokens := authenticator.WrapAudienceAgnosticToken(audiences, f)
 	known := group.NewAuthenticatedGroupAdder(union.New(other, bearertoken.New(tokens),
 		websocket.NewProtocolAuthenticator(tokens)))
 	if f.anonymous == nil || !f.anonymous.Enabled {

@@ -54,7 +54,7 @@ func ask(f *File, path string, header http.Header) (*authenticator.Response, boo
 	})
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header = header
-	return f.Beside(nobody).AuthenticateRequest(r)
+	return f.Beside(nobody, nil).AuthenticateRequest(r)
 }
 
 func bearer(token string) http.Header {

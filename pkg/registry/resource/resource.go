@@ -16,6 +16,8 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"github.com/rowkeeper/rowkeeper/storage"
 )
 
 // Object is an API object of a Go type.
@@ -43,6 +45,8 @@ type Resource[T Object] struct {
 	Table                  rest.TableConvertor
 	// Selectable adds the fields to select by, besides the name and the namespace. It may be nil.
 	Selectable func(obj T, set fields.Set)
+	// Indexes are declared at start if the database lacks them; see [storage.WithIndexes].
+	Indexes []string
 	// TTL is how many seconds an object is kept after it was written, 0 for ever. It may be nil.
 	TTL func(obj T) uint64
 	// Change changes the store before it is completed. It may be nil.
@@ -87,6 +91,9 @@ func (r *Resource[T]) Store(getter generic.RESTOptionsGetter) (*Store, error) {
 	}
 	if r.Change != nil {
 		r.Change(s)
+	}
+	if len(r.Indexes) > 0 {
+		getter = storage.WithIndexes(getter, r.Indexes...)
 	}
 	if err := s.CompleteWithOptions(&generic.StoreOptions{RESTOptions: getter,
 		AttrFunc: r.attributes}); err != nil {

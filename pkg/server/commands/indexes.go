@@ -28,8 +28,9 @@ func newIndexesCommand(p server.Program) *cobra.Command {
 	cmd.AddCommand(newListIndexesCommand(p),
 		newChangeIndexCommand(p, "add", "Declare an index, which the servers build",
 			"Add declares an index of a resource. Its name is label: and the key of a label, such as "+
-				"label:app, or field: and a field by which clients can select objects of a Go "+
-				"type, such as field:spec.color. Servers that serve the resource learn of it within ten seconds, "+
+				"label:app, field: and a field by which clients can select objects of a Go "+
+				"type, such as field:spec.color, or created, the time of creation, for sorted lists. "+
+				"Servers that serve the resource learn of it within ten seconds, "+
 				"and build it. A resource has eight indexes at most. A server drops an index of "+
 				"objects that it encrypts, since an index shows values, and of objects that a webhook "+
 				"converts, and an index of a field of what a definition defines. It logs that.", "declared", storage.AddIndex),

@@ -1,8 +1,10 @@
 package contract
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"strings"
 	"time"
 )
 
@@ -294,6 +296,38 @@ type Page struct {
 	Generation int64
 }
 
+// IndexRow is a row of an index. Rows are ordered by entry, and then by key.
+type IndexRow struct {
+	Entry Entry
+	Key   Key
+}
+
+// Compare orders rows.
+func (r IndexRow) Compare(o IndexRow) int {
+	return cmp.Or(strings.Compare(string(r.Entry), string(o.Entry)),
+		strings.Compare(string(r.Key), string(o.Key)))
+}
+
+// IndexWalk asks for rows of an index in its order, or backwards.
+type IndexWalk struct {
+	// From is where to begin: the row itself is wanted, but not backwards.
+	From IndexRow
+	// Bound is the entry that ends the walk: it is not wanted, but backwards.
+	Bound Entry
+	// Start (inclusive) and End (exclusive) bound the keys. The walk goes past others.
+	Start, End Key
+	// Limit is the number of rows wanted, > 0.
+	Limit     int
+	Backwards bool
+}
+
+// IndexRows is the answer, in the order that was asked for.
+type IndexRows struct {
+	Rows []IndexRow
+	// Generation is that of the declarations of indexes.
+	Generation int64
+}
+
 // ReplacedQuery asks which rows, current at the revision At, were replaced by rows in (After,
 // Upto].
 type ReplacedQuery struct {
@@ -301,6 +335,10 @@ type ReplacedQuery struct {
 	At         Revision
 	After      Revision
 	Upto       Revision
+	// Entries, if there are any, leave out the rows of which the log says that their keys had none
+	// of these. What it says of rows that were replaced up to Known does not count.
+	Entries []Entry
+	Known   Revision
 }
 
 // Replaced is a key that was changed after a snapshot, and the row that the snapshot has of it.
@@ -558,6 +596,9 @@ type Backend interface {
 	// at limit (> 0) for each of them.
 	CountEntries(ctx context.Context, entries []Entry, start, end Key, limit int64) (int64, State,
 		error)
+
+	// IndexRows reads rows of an index in its order.
+	IndexRows(ctx context.Context, q IndexWalk) (*IndexRows, State, error)
 
 	// Everywhere reads a key in all stores of the database that were not dropped. It returns the
 	// values by the names of the stores that have it. The value of each store is read at a moment

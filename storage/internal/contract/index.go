@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// Indexes find the keys of a directory by what their values say, in the order of keys. Who reads
-// the values decides what they say: an engine knows entries only, which are bytes.
+// Indexes find the keys of a directory by what their values say, in the order of keys, and also put
+// them in the order of their values. Who reads the values decides what they say: an engine knows
+// entries only, which are bytes.
 //
 // An [Entry] stands for a key: rowkeeper_index has a row (entry, key). The live row of the key has
 // all of its entries as well, so a commit needs no value to know which rows it has to remove.
@@ -40,6 +41,18 @@ import (
 //     one than it knows, it reads the declarations, and then the keys again.
 //   - An ID is never given twice in a history. So rows of an index that was dropped mean nothing,
 //     and are removed in batches later.
+//
+// The log has entries, too, for lists at a revision R of the past. These look at all rows that were
+// replaced since R, and so the entries of a row are with the row that replaced it: those that the
+// live row had when that was written, under the commit lock. A list by an index reads the values of
+// only those replaced rows that have an entry which it looks for, or of which nothing is known.
+//
+// That misses none, either. A key whose row is replaced after its index became ready
+// ([Index.Since]) had the entries that its newest value said, or the one that says "unknown", as
+// above. Before that, it may not have been walked through, and what the log says does not count. An
+// index that is built anew becomes ready anew. Rows that were replaced by a process that did not
+// know of any index of the directory have none in the log, which is not the same as having no
+// entry.
 //
 // A store without indexes has the generation 0, and its groups write and read what they did without
 // this file. In a store with indexes, that is so for groups without a key of an indexed directory.
@@ -73,9 +86,80 @@ func UnknownEntry(id uint32) Entry { return entryOf(id, entryUnknown, "") }
 func ExistsEntry(id uint32) Entry { return entryOf(id, entryExists, "") }
 
 // ValueEntry says that the value for the name of the index begins with a value, and is no longer
-// unless that is a long one.
+// unless that is a long one. The entries of an index are in the order of their values: decimal
+// numbers by what they are worth, and then all others by their bytes.
 func ValueEntry(id uint32, value string) Entry {
+	value = inOrder(value)
 	return entryOf(id, entryValue, value[:min(len(value), entryValueBytes)])
+}
+
+// ValueEntries are the bounds of the entries of an index that [ValueEntry] makes: the first one
+// that there can be, and the first one beyond.
+func ValueEntries(id uint32) (low, high Entry) {
+	return entryOf(id, entryValue, ""), entryOf(id, entryValue+1, "")
+}
+
+// SaysValue returns what follows the ID and the kind in an entry that ValueEntry has made, and
+// false for another one. [EntrySaying] makes the entry of it.
+func (e Entry) SaysValue() (said string, ok bool) {
+	if len(e) < 5 || e[4] != entryValue {
+		return "", false
+	}
+	return string(e[5:]), true
+}
+
+// EntrySaying is the entry of an index that says what another index's entry does.
+func EntrySaying(id uint32, said string) Entry { return entryOf(id, entryValue, said) }
+
+// The first byte of a value in an entry, and the signs of numbers.
+const (
+	orderedNumber = 1
+	orderedText   = 2
+
+	signNegative, signZero, signPositive = 0, 1, 2
+)
+
+// numberBytes is the length of the longest value that is ordered as a number.
+const numberBytes = 64
+
+// inOrder makes bytes of a value whose order is that of the values. A number is its sign, how many
+// digits it has before the point, its digits without zeros around them, and an end that is lower
+// than any digit. If it is negative, these are inverted. The value itself follows, as numbers of
+// the same worth may be written otherwise.
+func inOrder(value string) string {
+	text := string(rune(orderedText)) + value
+	if value == "" || len(value) > numberBytes {
+		return text
+	}
+	digits, negative := strings.CutPrefix(value, "-")
+	whole, fraction, point := strings.Cut(digits, ".")
+	if !decimal(whole) || point && !decimal(fraction) {
+		return text
+	}
+	whole = strings.TrimLeft(whole, "0")
+	exponent := len(whole)
+	if whole == "" {
+		trimmed := strings.TrimLeft(fraction, "0")
+		exponent, fraction = len(trimmed)-len(fraction), trimmed
+	}
+	b := []byte{orderedNumber, signPositive, byte(128 + exponent)}
+	b = append(b, strings.TrimRight(whole+fraction, "0")...)
+	b = append(b, 0)
+	switch {
+	case len(b) == 4:
+		b = []byte{orderedNumber, signZero}
+	case negative:
+		b[1] = signNegative
+		for i := 2; i < len(b); i++ {
+			b[i] = ^b[i]
+		}
+	}
+	return string(append(b, value...))
+}
+
+// decimal tells whether there are digits, and nothing else.
+func decimal(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
 // Index is the ID of the entry's index.
@@ -107,6 +191,9 @@ type Index struct {
 	State string `json:"state"`
 	// Built is where the walk through the keys has come to: the last key that was looked at.
 	Built []byte `json:"built,omitempty"`
+	// Since is the head at which an index that is ready became so. Of rows that were replaced
+	// later, the log has the entries in it.
+	Since Revision `json:"since,omitempty"`
 }
 
 // The states of an index.
@@ -412,7 +499,7 @@ func BuildIndexes(ctx context.Context, b Backend, seen Position, directory Key, 
 				continue
 			}
 			if d.Built, changed = upto, true; done {
-				d.State, d.Built = IndexReady, nil
+				d.State, d.Built, d.Since = IndexReady, nil, guard.State.Head.Revision
 				x.change()
 			}
 		}

@@ -1,8 +1,11 @@
 package contract
 
 import (
+	"math"
+	"math/big"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -92,5 +95,55 @@ func TestEntriesOf(t *testing.T) {
 	}
 	if long := ValueEntry(1, strings.Repeat("v", 1000)); len(long) != EntryBytes {
 		t.Errorf("the entry of a long value has %d bytes", len(long))
+	}
+}
+
+// TestEntryOrder: entries are in the order of their values. Numbers are compared with what
+// math/big makes of them, and come before all else.
+func TestEntryOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	number := func() string {
+		s := []string{"", "-"}[rng.IntN(2)] + strings.Repeat("0", rng.IntN(3)) +
+			strconv.FormatInt(rng.Int64N(int64(math.Pow10(rng.IntN(19)))+1), 10)
+		if rng.IntN(2) == 0 {
+			s += "." + strings.Repeat("0", rng.IntN(4)) + strconv.Itoa(rng.IntN(1000))
+		}
+		return s
+	}
+	for range 20_000 {
+		a, b := number(), number()
+		x, ok := new(big.Rat).SetString(a)
+		y, isNumber := new(big.Rat).SetString(b)
+		if !ok || !isNumber {
+			t.Fatalf("%q, %q", a, b)
+		}
+		got := strings.Compare(string(ValueEntry(1, a)), string(ValueEntry(1, b)))
+		if want := x.Cmp(y); got != want && (want != 0 || a == b) {
+			t.Fatalf("%s is compared with %s as %d, not %d", a, b, got, want)
+		}
+		if (a == b) != (ValueEntry(1, a) == ValueEntry(1, b)) {
+			t.Fatalf("%s and %s have the entries %q and %q", a, b, ValueEntry(1, a), ValueEntry(1, b))
+		}
+	}
+	inOrder := []string{"-10.5", "-10", "-0.001", "0", "000.0010", "0.01", "9", "10", "10.5",
+		strings.Repeat("9", numberBytes), "", "+5", ".5", "1-2", "1.", "1.2.3", "10Mi", "2026-11-29T00:00:00Z",
+		"2026-11-29T00:00:01Z", "9 ", strings.Repeat("9", numberBytes+1), "a", "b"}
+	for i := range inOrder[1:] {
+		if a, b := ValueEntry(1, inOrder[i]), ValueEntry(1, inOrder[i+1]); a >= b {
+			t.Errorf("%q is not before %q: %q, %q", inOrder[i], inOrder[i+1], a, b)
+		}
+	}
+	low, high := ValueEntries(7)
+	for _, value := range append(inOrder, strings.Repeat("\xff", 1000)) {
+		e := ValueEntry(7, value)
+		said, ok := e.SaysValue()
+		if e < low || e >= high || !ok || EntrySaying(7, said) != e {
+			t.Errorf("the entry %q of %q is not what it says", e, value)
+		}
+	}
+	for _, e := range []Entry{UnknownEntry(7), ExistsEntry(7), ValueEntry(6, "a"), ValueEntry(8, "a"), ""} {
+		if _, ok := e.SaysValue(); e >= low && e < high || ok && e.Index() == 7 {
+			t.Errorf("%q is taken for a value", e)
+		}
 	}
 }

@@ -160,9 +160,7 @@ func (s *Engine) commitLoop() {
 	var group []*write
 	defer func() { // there are some only after a panic
 		for _, w := range group {
-			select {
-			case <-w.done:
-			default:
+			if w.pending() {
 				w.answer(contract.Outcome{}, contract.ErrUnknownOutcome)
 			}
 		}
@@ -175,7 +173,7 @@ func (s *Engine) commitLoop() {
 			answerAll(group, contract.ErrClosed)
 			continue
 		}
-		stop := s.boundQueueing()
+		stop := s.boundQueueing(group)
 		began := time.Now()
 		s.commitGroup(group)
 		took = time.Since(began)
@@ -187,15 +185,19 @@ func (s *Engine) commitLoop() {
 // and the writers that come to wait as long. It may take much longer than that to find out what
 // became of the group. Nothing was done for the writers behind it, so they learn in time that
 // nothing was written. Writers behind groups that end, however many, are not refused: the queue
-// bounds their number.
-func (s *Engine) boundQueueing() (stop func()) {
+// bounds their number. Nor is one that came after the group was answered, however short RetryFor
+// is: the time is read before the answers are looked at.
+func (s *Engine) boundQueueing(group []*write) (stop func()) {
 	ctx, cancel := context.WithCancel(s.commitCtx)
 	err := contract.Errorf(contract.Unavailable, "the database has not answered an earlier write for %s, and "+
 		"nothing was written", s.cfg.RetryFor)
 	timer := time.AfterFunc(s.cfg.RetryFor, func() {
 		for ctx.Err() == nil {
-			next := s.cfg.RetryFor
-			if oldest := s.queue.refuse(time.Now().Add(-s.cfg.RetryFor), err); !oldest.IsZero() {
+			next, came := s.cfg.RetryFor, time.Now().Add(-s.cfg.RetryFor)
+			if !slices.ContainsFunc(group, (*write).pending) {
+				return
+			}
+			if oldest := s.queue.refuse(came, err); !oldest.IsZero() {
 				next -= time.Since(oldest)
 			}
 			contract.Wait(ctx, next)

@@ -3,6 +3,7 @@ package mvcc
 import (
 	"container/list"
 	"context"
+	"fmt"
 	"sort"
 	"sync"
 
@@ -36,6 +37,8 @@ const (
 type deltaKey struct {
 	start, end contract.Key
 	at         contract.Revision
+	// by tells which rows are left out, for a list by an index.
+	by string
 }
 
 type delta struct {
@@ -60,7 +63,11 @@ func (c *deltas) Replaced(ctx context.Context, q contract.ReplacedQuery) ([]cont
 	if q.After != q.At {
 		return c.reader.Replaced(ctx, q)
 	}
-	d := c.entry(deltaKey{start: q.Start, end: q.End, at: q.At})
+	key := deltaKey{start: q.Start, end: q.End, at: q.At}
+	if len(q.Entries) > 0 {
+		key.by = fmt.Sprint(q.Known) + " " + string(contract.PackEntries(q.Entries))
+	}
+	d := c.entry(key)
 	if err := d.extending.acquire(ctx); err != nil {
 		return nil, err
 	}

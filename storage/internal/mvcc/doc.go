@@ -19,10 +19,11 @@
 //   - log: append-only, primary key revision. Key, the row that this one replaced (0 for a
 //     creation, also for a re-creation after a deletion), the creation revision, the version (the
 //     number of writes since the creation), the lease (0 for none), the group's token, the time in
-//     the database's clock, deleted or not, and last the value. The newest row is the head.
-//     Compaction never removes it, nor the row at the compacted revision. Rows with an empty key
-//     are markers: they hold a revision and no event. The migration writes the first one (revision
-//     1), a fence writes the others. Several rows may have one revision; see below.
+//     the database's clock, deleted or not, the entries in indexes that the key had before (NULL if
+//     nobody knows), and last the value. The newest row is the head. Compaction never removes it,
+//     nor the row at the compacted revision. Rows with an empty key are markers: they hold a
+//     revision and no event. The migration writes the first one (revision 1), a fence writes the
+//     others. Several rows may have one revision; see below.
 //   - live: one row per existing key: its newest row of the log, its creation revision, its
 //     version, its lease, its expiry, and its entries in indexes.
 //   - index: one row for each entry that a key has in an index, of those that the store's row

@@ -345,6 +345,16 @@ func TestUnknownOutcome(t *testing.T) {
 	})
 }
 
+// TestBehindAnsweredGroup: a writer that waits for each of its answers waits behind no group, so
+// none of its writes is refused, however little time they have.
+func TestBehindAnsweredGroup(t *testing.T) {
+	s := open(t, inMemory(t), mvcc.Config{RetryFor: time.Nanosecond})
+	r := contract.Revision(0)
+	for range 1500 {
+		r = put(t, s, "/k", r, "x")
+	}
+}
+
 // TestBehindUnknownOutcome: while nobody knows what became of a group, the writers behind it are
 // answered. Nothing of theirs is written. When it is known, writes go on.
 func TestBehindUnknownOutcome(t *testing.T) {

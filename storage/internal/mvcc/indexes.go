@@ -107,7 +107,7 @@ func (s *Engine) indexBytes(m *contract.Mutation) (n int) {
 	for _, e := range m.Found {
 		n += 2 * (len(e) + len(m.Key))
 	}
-	return n + contract.MaxIndexes*(64+len(m.Key))
+	return n + contract.MaxIndexes*(128+len(m.Key))
 }
 
 // IndexQuery selects the keys that have one of some entries of one index, by the declarations of a
@@ -115,6 +115,8 @@ func (s *Engine) indexBytes(m *contract.Mutation) (n int) {
 type IndexQuery struct {
 	Generation int64
 	Entries    []contract.Entry
+	// Since is [contract.Index.Since] of the index.
+	Since contract.Revision
 }
 
 // CountEntries counts the keys of a range that have one of some entries, up to a limit for each.

@@ -33,6 +33,16 @@ func (w *write) answer(o contract.Outcome, err error) {
 	close(w.done)
 }
 
+// pending tells whether the write has no answer yet.
+func (w *write) pending() bool {
+	select {
+	case <-w.done:
+		return false
+	default:
+		return true
+	}
+}
+
 // queue holds the writes in the order of arrival, bounded in number and bytes: when it is full,
 // writers wait for room.
 type queue struct {

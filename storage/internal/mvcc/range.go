@@ -24,8 +24,8 @@ type RangeOptions struct {
 	Limit int
 	// KeysOnly leaves the values out.
 	KeysOnly bool
-	// By, if not nil, leaves out the keys that are live and do not have an entry. Keys that were
-	// replaced since At are there, whatever their values say. The error is
+	// By, if not nil, leaves out the keys of which the index says that they have none of the
+	// entries, or the log, if they were replaced since At. The error is
 	// [contract.ErrOtherIndexes] if the declarations have changed.
 	By *IndexQuery
 	// Ahead says, if not 0, that the call ends a page of a client's list, and is the Limit of the

@@ -23,6 +23,9 @@ import (
 // compacted revision are all there, so the delta may be read in another snapshot than the live
 // rows. The replaced rows' values are there as long as R >= compacted, which is checked in the
 // snapshot that reads them, after everything else.
+//
+// In a page by an index, rows are left out of both parts, where the index and the log say that the
+// list does not want them.
 
 // undo is the reader that makes the state at a revision of the live rows that the next reader has.
 type undo struct {
@@ -96,8 +99,11 @@ func (u *undo) Count(ctx context.Context, o RangeOptions, page *RangeResult) (in
 // delta returns the keys from o.From on that were current at a revision and were replaced up to
 // the head. The delta of the whole list is read, since its other pages need it, too.
 func (u *undo) delta(ctx context.Context, o RangeOptions, at, head contract.Revision) ([]contract.Replaced, error) {
-	d, err := u.Replaced(ctx, contract.ReplacedQuery{Start: o.Start, End: o.End, At: at, After: at,
-		Upto: head})
+	q := contract.ReplacedQuery{Start: o.Start, End: o.End, At: at, After: at, Upto: head}
+	if o.By != nil {
+		q.Entries, q.Known = o.By.Entries, o.By.Since
+	}
+	d, err := u.Replaced(ctx, q)
 	if err != nil {
 		return nil, err
 	}

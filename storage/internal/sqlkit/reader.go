@@ -25,7 +25,8 @@ type Reader struct {
 	leases, lapsing, attached, stateForKeys                            Read
 	attachedTo, countLeases                                            Read
 	usage, growth, quota, everywhere, indexes                          Read
-	pageOf, countOf                                                    func(n int) string
+	indexRows, indexRowsBack                                           Read
+	pageOf, countOf, replacedOf                                        func(n int) string
 }
 
 // NewReader makes a Reader, of which reads bounds the classes Single and List, and tails the class
@@ -74,8 +75,11 @@ func NewReader(db Runner, s *Statements, reads, tails *Turns) *Reader {
 			Columns: 3},
 		indexes: Read{What: "read the indexes", Class: Maintenance, SQL: s.Indexes, Columns: 2,
 			OneRow: true},
-		pageOf:  s.PageOf,
-		countOf: s.CountOf,
+		indexRows:     Read{What: "read an index", Class: List, SQL: s.IndexRows, Columns: 3},
+		indexRowsBack: Read{What: "read an index", Class: List, SQL: s.IndexRowsBack, Columns: 3},
+		pageOf:        s.PageOf,
+		countOf:       s.CountOf,
+		replacedOf:    s.ReplacedOf,
 	}
 }
 
@@ -329,13 +333,24 @@ func (r *Reader) Page(ctx context.Context, q contract.PageQuery) (*contract.Page
 // Replaced implements [contract.Backend].
 func (r *Reader) Replaced(ctx context.Context,
 	q contract.ReplacedQuery) (replaced []contract.Replaced, st contract.State, err error) {
-	st, err = r.query(ctx, &r.replaced, func(c Cursor) error {
+	read := &r.replaced
+	args := []any{int64(q.After), int64(q.Upto), int64(contract.Lowest(q.After)),
+		int64(contract.Lowest(q.Upto)), int64(contract.Lowest(q.At)), int64(q.At), q.Start, q.End}
+	if len(q.Entries) > 0 {
+		read = &Read{What: "read what was replaced", Class: List, SQL: r.replacedOf(len(q.Entries)),
+			Columns: 2}
+		args = append(args, int64(contract.Lowest(q.Known)), int64(q.Known), Packed(q.Entries))
+	}
+	st, err = r.query(ctx, read, func(c Cursor) error {
 		replaced = append(replaced, contract.Replaced{Key: c.Key(0), ID: revision(c, 1)})
 		return nil
-	}, int64(q.After), int64(q.Upto), int64(contract.Lowest(q.After)), int64(contract.Lowest(q.Upto)),
-		int64(contract.Lowest(q.At)), int64(q.At), q.Start, q.End)
+	}, args...)
 	return replaced, st, err
 }
+
+// Packed are entries that are looked for among those that the log has of a key. A database without
+// arrays has all of them in one value, each as [contract.PackEntries] writes it.
+type Packed []contract.Entry
 
 // Values implements [contract.Backend].
 func (r *Reader) Values(ctx context.Context,
@@ -375,6 +390,32 @@ func (r *Reader) CountEntries(ctx context.Context, entries []contract.Entry, sta
 		return nil
 	}, start, end, limit, entries)
 	return n, st, err
+}
+
+// IndexRows implements [contract.Backend].
+func (r *Reader) IndexRows(ctx context.Context, q contract.IndexWalk) (*contract.IndexRows,
+	contract.State, error) {
+	read, found := &r.indexRows, &contract.IndexRows{}
+	if q.Backwards {
+		read = &r.indexRowsBack
+	}
+	entry := contract.Key(q.From.Entry)
+	st, err := r.query(ctx, read, func(c Cursor) error {
+		entry := c.Key(0)
+		if entry == "" {
+			found.Generation = c.Int(2)
+			return nil
+		}
+		found.Rows = append(found.Rows, contract.IndexRow{Entry: contract.Entry(entry), Key: c.Key(1)})
+		return nil
+	}, entry, q.From.Key, entry, contract.Key(q.Bound), q.Start, q.End, int64(q.Limit))
+	inOrder(found.Rows, func(a, b *contract.IndexRow) int {
+		if q.Backwards {
+			a, b = b, a
+		}
+		return a.Compare(*b)
+	})
+	return found, st, err
 }
 
 // Indexes implements [contract.Backend].

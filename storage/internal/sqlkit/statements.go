@@ -99,6 +99,10 @@ type Statements struct {
 	// and not below another. Parameters: after, upto; the two IDs; the lowest and the greatest ID
 	// of what was replaced; start, end. Columns: key, prev (not 0).
 	Replaced string
+	// ReplacedOf is Replaced without rows whose keys had none of n entries. Parameters: those of
+	// Replaced, the lowest and the greatest ID of rows whose entries do not count, and the entries,
+	// [Packed].
+	ReplacedOf func(n int) string
 	// Values reads log rows by ID. Parameter: the IDs. Columns: key, ID, create, version, lease,
 	// value.
 	Values string
@@ -154,6 +158,14 @@ type Statements struct {
 	// CountOf counts the keys of a range that have one of n entries, in one row, and stops at the
 	// limit for each. Parameters: start, end, limit, the entries. Column: their number.
 	CountOf func(n int) string
+	// IndexRows reads rows of an index in the order of entry and key. Parameters: the entry and the
+	// key of the first row, the entry again, the entry that ends the walk, start, end, limit.
+	// Columns: entry, key, generation. A row more, the first, has the empty entry and the
+	// generation, which are not set otherwise.
+	IndexRows string
+	// IndexRowsBack is IndexRows backwards. The first row is not wanted itself, and the entry that
+	// ends the walk is.
+	IndexRowsBack string
 	// Everywhere reads a key in all stores that were not dropped, where these share tables.
 	// Parameter: the key. Columns: the store's name, revision, value (NULL if the row of the log is
 	// missing).

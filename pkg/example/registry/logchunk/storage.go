@@ -18,6 +18,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/validation"
+	"github.com/rowkeeper/rowkeeper/storage"
 )
 
 // strategy says what happens to a piece on its way into the store. That its content cannot be
@@ -53,7 +54,8 @@ func (strategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object
 	return nil
 }
 
-// runField is the field by which the watch cache indexes pieces, for lists and for watches.
+// runField is the field by which the watch cache indexes pieces, for lists and for watches, and by
+// which the database does.
 const runField = "spec.runName"
 
 func runOf(obj runtime.Object) string { return obj.(*ci.LogChunk).Spec.RunName }
@@ -96,7 +98,7 @@ func NewStorage(scheme *runtime.Scheme, optsGetter generic.RESTOptionsGetter) (*
 		TableConvertor: tableConvertor,
 	}
 	err := store.CompleteWithOptions(&generic.StoreOptions{
-		RESTOptions: optsGetter,
+		RESTOptions: storage.WithIndexes(optsGetter, "field:"+runField),
 		AttrFunc:    getAttrs,
 		TriggerFunc: map[string]apistorage.IndexerFunc{runField: runOf},
 		Indexers: &cache.Indexers{

@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,6 +18,15 @@ type indexModel struct {
 	now   map[contract.Key][]contract.Entry
 	ids   map[contract.Key]contract.RowID
 	lease contract.Lease
+	// replaced are the rows that were, oldest first, and what the log has to know of them.
+	replaced []replacedRow
+}
+
+type replacedRow struct {
+	contract.Replaced
+	by      contract.Revision
+	entries []contract.Entry
+	known   bool
 }
 
 const indexed = contract.Key("/indexed/")
@@ -34,6 +44,10 @@ func (m *indexModel) group(whole bool, ms ...*contract.Mutation) (*contract.Grou
 	}
 	for i, mutation := range ms {
 		o := &res.Outcomes[i]
+		if o.Accepted && o.Prev != 0 {
+			m.replaced = append(m.replaced, replacedRow{contract.Replaced{Key: mutation.Key, ID: o.Prev},
+				o.Revision, m.now[mutation.Key], mutation.Indexed})
+		}
 		switch {
 		case !o.Accepted || !mutation.Indexed:
 		case mutation.Delete:
@@ -87,6 +101,7 @@ func (m *indexModel) compare(all []contract.Entry) {
 		if !slices.Equal(got, want) {
 			m.Fatalf("the entry %q has the keys %q, not %q", string(e), got, want)
 		}
+		m.rows([]contract.Entry{e}, indexed, indexed+"~")
 		for _, limit := range []int64{1, 2, 1000} {
 			n, _, err := m.b.CountEntries(m.ctx, []contract.Entry{e, contract.ValueEntry(99, "")}, indexed,
 				indexed+"~", limit)
@@ -94,6 +109,82 @@ func (m *indexModel) compare(all []contract.Entry) {
 			if n != min(int64(len(want)), limit) {
 				m.Fatalf("%d keys are counted of %q up to %d, not %d", n, string(e), limit, len(want))
 			}
+		}
+	}
+	if keys := slices.Sorted(maps.Keys(m.now)); len(keys) > 2 {
+		m.rows(all, indexed, indexed+"~")
+		m.rows(all, keys[1], keys[len(keys)-1])
+	}
+}
+
+// rows walks through the rows of an index from the first entry to the last, forwards and backwards,
+// past the keys that are not in a range.
+func (m *indexModel) rows(all []contract.Entry, start, end contract.Key) {
+	m.Helper()
+	low, high := all[0], all[len(all)-1]+"\x00"
+	var want []contract.IndexRow
+	for k, entries := range m.now {
+		for _, e := range entries {
+			if k >= start && k < end && e >= low && e < high {
+				want = append(want, contract.IndexRow{Entry: e, Key: k})
+			}
+		}
+	}
+	slices.SortFunc(want, contract.IndexRow.Compare)
+	for _, backwards := range []bool{false, true} {
+		q := contract.IndexWalk{From: contract.IndexRow{Entry: low}, Bound: high, Start: start, End: end,
+			Limit: 4, Backwards: backwards}
+		if backwards {
+			q.From, q.Bound = contract.IndexRow{Entry: high}, low
+		}
+		var got []contract.IndexRow
+		for {
+			p, _, err := m.b.IndexRows(m.ctx, q)
+			m.must(err)
+			if p.Generation != m.x.Generation {
+				m.Fatalf("an index tells the generation %d, not %d", p.Generation, m.x.Generation)
+			}
+			got = append(got, p.Rows...)
+			if len(p.Rows) < q.Limit {
+				break
+			}
+			if q.From = got[len(got)-1]; !backwards {
+				q.From.Key += "\x00"
+			}
+		}
+		if backwards {
+			slices.Reverse(got)
+		}
+		if !slices.Equal(got, want) {
+			m.Fatalf("the index has the rows %q, not %q (backwards: %t)", got, want, backwards)
+		}
+	}
+}
+
+// compareReplaced reads what was replaced since some revisions, by an entry.
+func (m *indexModel) compareReplaced(rng *rand.Rand, all []contract.Entry) {
+	m.Helper()
+	head := m.state().Head.Revision
+	for _, e := range all {
+		at := 1 + contract.Revision(rng.Int64N(int64(head)))
+		q := contract.ReplacedQuery{Start: "/", End: "~", At: at, After: at, Upto: head,
+			Known:   at + contract.Revision(rng.Int64N(int64(head-at+1))),
+			Entries: []contract.Entry{e, contract.ValueEntry(99, "")}}
+		var want []contract.Replaced
+		for _, r := range m.replaced {
+			if r.by > at && r.ID.Revision() <= at && (!r.known || r.by <= q.Known || slices.Contains(r.entries, e)) {
+				want = append(want, r.Replaced)
+			}
+		}
+		got, _, err := m.b.Replaced(m.ctx, q)
+		m.must(err)
+		order := func(a, b contract.Replaced) int {
+			return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.ID, b.ID))
+		}
+		slices.SortFunc(got, order)
+		slices.SortFunc(want, order)
+		if !slices.Equal(got, want) {
+			m.Fatalf("of %+v the rows %v are replaced, not %v", q, got, want)
 		}
 	}
 }
@@ -183,6 +274,7 @@ func testIndexes(f *fixture) {
 			f.Fatal(err)
 		}
 		m.compare(all)
+		m.compareReplaced(rng, all)
 	}
 	if len(m.now) == 0 {
 		f.Fatal("no key is left to look at")
@@ -208,6 +300,7 @@ func testIndexes(f *fixture) {
 			f.Fatal(err)
 		}
 		m.compare(all)
+		m.compareReplaced(rng, all)
 	}
 
 	// A step that was read in a history that is lost is not taken.
@@ -226,6 +319,15 @@ func testIndexes(f *fixture) {
 		for _, d := range x.All {
 			if string(d.Built) != string(indexed+"00") {
 				f.Fatalf("a step was not taken: %+v", x)
+			}
+		}
+		m.x = x
+		if x, err = contract.BuildIndexes(f.ctx, f.b, seen, indexed, m.x, []byte(indexed+"00"), nil, nil, true); err != nil {
+			f.Fatal(err)
+		}
+		for _, d := range x.All {
+			if d.State != contract.IndexReady || d.Since != seen.Revision {
+				f.Fatalf("at %d the indexes are ready: %+v", seen.Revision, x)
 			}
 		}
 		m.x = x

@@ -100,8 +100,11 @@ func (t *tables) apply(m *contract.Mutation, o *contract.Outcome, token contract
 	}
 	l := liveRow{key: m.Key, id: o.ID(), create: o.Create,
 		version: o.Version, lease: o.Lease, expiry: m.Expiry(now), entries: m.Entries}
+	before := t.current(m.Key).entries
 	if !m.Indexed {
-		l.entries = t.current(m.Key).entries
+		l.entries = before
+	} else if o.Prev != 0 {
+		t.note(o.ID(), before)
 	}
 	t.remove(m.Key)
 	if m.Delete {

@@ -90,7 +90,7 @@ func (x *tx) Remove(keys []contract.Key) error {
 
 func (x *tx) Clear() error {
 	x.changed = true
-	x.t.live, x.t.log, x.t.parts, x.t.leases = nil, nil, nil, nil
+	x.t.live, x.t.log, x.t.parts, x.t.leases, x.t.said = nil, nil, nil, nil, nil
 	return nil
 }
 

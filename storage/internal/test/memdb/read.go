@@ -23,9 +23,9 @@ func (b *Backend) read(ctx context.Context, method string) (*tables, contract.St
 // visible tells whether a live row was there at a revision, 0 for now.
 func (l *liveRow) visible(at contract.Revision) bool { return at == 0 || l.id.Revision() <= at }
 
-// has tells whether the key has one of some entries.
-func (l *liveRow) has(some []contract.Entry) bool {
-	return slices.ContainsFunc(some, func(e contract.Entry) bool { return slices.Contains(l.entries, e) })
+// haveOne tells whether there is one of some entries.
+func haveOne(entries, some []contract.Entry) bool {
+	return slices.ContainsFunc(some, func(e contract.Entry) bool { return slices.Contains(entries, e) })
 }
 
 // row returns what a read of keys says of a live row, without its value.
@@ -128,7 +128,7 @@ func (b *Backend) Page(ctx context.Context, q contract.PageQuery) (*contract.Pag
 		if len(page.Rows) == q.Limit || page.More {
 			break
 		}
-		if !l.visible(q.At) || len(q.Entries) > 0 && !l.has(q.Entries) {
+		if !l.visible(q.At) || len(q.Entries) > 0 && !haveOne(l.entries, q.Entries) {
 			continue
 		}
 		row := l.row()
@@ -178,6 +178,10 @@ func (b *Backend) Replaced(ctx context.Context, q contract.ReplacedQuery) (
 	}
 	for _, r := range t.after(q.After) {
 		if r.Revision > q.Upto {
+			continue
+		}
+		if said, known := t.said[r.ID()]; len(q.Entries) > 0 && known && r.Revision > q.Known &&
+			!haveOne(said, q.Entries) {
 			continue
 		}
 		if prev := r.Prev.Revision(); prev >= 1 && prev <= q.At && r.Key >= q.Start && r.Key < q.End {
@@ -397,13 +401,38 @@ func (b *Backend) CountEntries(ctx context.Context, entries []contract.Entry, st
 	for _, e := range entries {
 		var of int64
 		for _, l := range t.between(start, end) {
-			if l.has([]contract.Entry{e}) {
+			if slices.Contains(l.entries, e) {
 				of = min(of+1, limit)
 			}
 		}
 		n += of
 	}
 	return n, st, nil
+}
+
+// IndexRows implements [contract.Backend].
+func (b *Backend) IndexRows(ctx context.Context, q contract.IndexWalk) (*contract.IndexRows,
+	contract.State, error) {
+	t, st, err := b.read(ctx, "IndexRows")
+	if err != nil {
+		return nil, st, err
+	}
+	found := &contract.IndexRows{Generation: t.store.indexes.Generation}
+	for _, l := range t.between(q.Start, q.End) {
+		for _, e := range l.entries {
+			p := contract.IndexRow{Entry: e, Key: l.key}
+			if q.Backwards && p.Compare(q.From) < 0 && e >= q.Bound ||
+				!q.Backwards && p.Compare(q.From) >= 0 && e < q.Bound {
+				found.Rows = append(found.Rows, p)
+			}
+		}
+	}
+	slices.SortFunc(found.Rows, contract.IndexRow.Compare)
+	if q.Backwards {
+		slices.Reverse(found.Rows)
+	}
+	found.Rows = found.Rows[:min(len(found.Rows), q.Limit)]
+	return found, st, nil
 }
 
 // Everywhere implements [contract.Backend]. There is one store.

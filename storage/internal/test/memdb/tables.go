@@ -2,6 +2,7 @@ package memdb
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,9 @@ type tables struct {
 	// a later one has rows behind the end of an earlier one, where that does not look. parts is
 	// like it.
 	log, parts []contract.Row
+	// said are the entries that the log has with its rows, of the keys before these were written.
+	// Each version has its own.
+	said map[contract.RowID][]contract.Entry
 	// live is in the order of keys. Each version has its own.
 	live []liveRow
 	// leases is in the order of IDs. Versions may share it, so it is never changed.
@@ -56,7 +60,7 @@ type storeRow struct {
 // next returns a version that begins as a copy of t, for the holder of the commit lock.
 func (t *tables) next() *tables {
 	n := *t
-	n.live = slices.Clone(t.live)
+	n.live, n.said = slices.Clone(t.live), maps.Clone(t.said)
 	return &n
 }
 
@@ -163,6 +167,14 @@ func (t *tables) token(at contract.Revision) (token contract.Token) {
 	return token
 }
 
+// note has the log know which entries a key had before a row.
+func (t *tables) note(id contract.RowID, entries []contract.Entry) {
+	if t.said == nil {
+		t.said = map[contract.RowID][]contract.Entry{}
+	}
+	t.said[id] = entries
+}
+
 // put adds a row to the log or the parts in its place, where no row may be.
 func (t *tables) put(r contract.Row) error {
 	rows, place := &t.log, t.place
@@ -233,5 +245,6 @@ func (t *tables) keep(f func(*contract.Row) bool) (removed int) {
 		removed += len(*rows) - len(kept)
 		*rows = kept
 	}
+	maps.DeleteFunc(t.said, func(id contract.RowID, _ []contract.Entry) bool { return t.row(id) == nil })
 	return removed
 }

@@ -58,6 +58,12 @@ func (v Version) Indexes() *contract.Indexes { return v.t.store.declared() }
 // Entries returns those of a key.
 func (v Version) Entries(k contract.Key) []contract.Entry { return v.t.current(k).entries }
 
+// Said returns the entries that the log has with a row, and whether it has any knowledge of them.
+func (v Version) Said(id contract.RowID) (entries []contract.Entry, known bool) {
+	entries, known = v.t.said[id]
+	return entries, known
+}
+
 func (l *liveRow) record() contract.Record {
 	return contract.Record{Key: l.key, Revision: l.id.Revision(), Part: l.id.Part(),
 		Create: l.create, Version: l.version, Lease: l.lease, Expiry: max(l.expiry, 0)}

@@ -63,7 +63,8 @@
 //   - watch: what a watch has seen is a piece of one history, with all its rows, in order, without
 //     a fence in it. It does not end without a reason.
 //   - index: an index that is ready has of each key what the key's value says, or that this is not
-//     known, and so has one that is built, of the keys that the walk has passed.
+//     known, and so has one that is built, of the keys that the walk has passed. The log has the
+//     same of the rows that were replaced since the index became ready.
 //   - compaction, expiry: in the end, what was replaced and what has expired is gone, and so are
 //     the records that nobody needs. Nothing expires early.
 //   - liveness: when all faults are over, all requests end, all processes start, write and are

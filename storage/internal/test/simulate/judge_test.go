@@ -319,6 +319,7 @@ func (j *judge) checkTables(v memdb.Version, st contract.State) {
 		}
 	}
 	j.checkIndexes(v)
+	j.checkReplaced(v)
 	aborted := v.Aborted()
 	for _, token := range aborted {
 		if _, before := j.declared[token]; !before {
@@ -373,6 +374,27 @@ func (j *judge) checkIndexes(v memdb.Version) {
 				has[0] != want[0] {
 				j.violate("index", "the index %d, which is %s, has %q of %s, whose value is %s", d.ID,
 					d.State, has, k, n.row.Value)
+			}
+		}
+	}
+}
+
+// checkReplaced compares what the log has of the keys whose rows were replaced, since an index was
+// ready, with their values.
+func (j *judge) checkReplaced(v memdb.Version) {
+	for _, d := range v.Indexes().In(indexed) {
+		for n := j.head; d.State == contract.IndexReady && n != nil && n.rev() > d.Since; n = n.parent {
+			said, known := v.Said(n.row.ID())
+			if n.prev == nil || !known {
+				continue
+			}
+			has := slices.DeleteFunc(slices.Clone(said),
+				func(e contract.Entry) bool { return e.Index() != d.ID })
+			value := n.prev.row.Value
+			want := entriesOf(&contract.Indexes{All: []contract.Index{*d}}, value)
+			if len(has) != 1 || has[0] != contract.UnknownEntry(d.ID) && has[0] != want[0] {
+				j.violate("index", "the log has %q of %s before %d, where its value was %s", has,
+					n.row.Key, n.rev(), value)
 			}
 		}
 	}

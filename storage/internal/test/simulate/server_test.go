@@ -458,6 +458,11 @@ func (b *backend) CountEntries(context.Context, []contract.Entry, contract.Key, 
 	panic("nobody lists by an index")
 }
 
+func (b *backend) IndexRows(context.Context, contract.IndexWalk) (*contract.IndexRows, contract.State,
+	error) {
+	panic("nobody sorts by an index")
+}
+
 func (b *backend) Everywhere(context.Context, contract.Key) (map[string][]byte, contract.State, error) {
 	panic("no resource has a store of its own")
 }
