@@ -66,7 +66,8 @@ func startBoth(t *testing.T, controllers ...string) *both {
 // served are what the objects of these kinds are served as.
 var served = map[string]string{
 	"ConfigMap": "configmaps", "Namespace": "namespaces", "Thing": "things", "Secret": "secrets",
-	"ServiceAccount": "serviceaccounts", "ResourceQuota": "resourcequotas", "Event": "events", "Lease": "leases", "Role": "roles",
+	"ServiceAccount": "serviceaccounts", "ResourceQuota": "resourcequotas", "Event": "events",
+	"Lease": "leases", "Role": "roles",
 	"ClusterRole": "clusterroles", "RoleBinding": "rolebindings",
 	"CustomResourceDefinition":         "customresourcedefinitions",
 	"ValidatingAdmissionPolicy":        "validatingadmissionpolicies",
