@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -211,5 +212,41 @@ func TestQuotaCheck(t *testing.T) {
 		if err := check("configmaps"); err != nil {
 			t.Errorf("the fourth, of four that the informer does not know: %v", err)
 		}
+	})
+}
+
+// What a server admits is in the quota's status before it is committed. What is only tried, and what
+// is refused, is not. Conflicts with other servers are no reason to refuse.
+func TestQuotaAdmission(t *testing.T) {
+	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
+		q.there = 1
+		q.after(t, quotaResync, "1")
+		admit := func(resource, namespace string, dryRun bool) error {
+			configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+				Name: "a"}}
+			return q.Admission().Validate(t.Context(), admission.NewAttributesRecord(configMap, nil,
+				corev1.SchemeGroupVersion.WithKind("ConfigMap"), namespace, "a",
+				corev1.SchemeGroupVersion.WithResource(resource), "", admission.Create,
+				&metav1.CreateOptions{}, dryRun, nil), nil)
+		}
+		try := func(resource, namespace string, dryRun bool, want string) {
+			t.Helper()
+			if err := admit(resource, namespace, dryRun); err != nil {
+				t.Error(err)
+			}
+			q.after(t, 0, want)
+		}
+		try("configmaps", "default", true, "1")
+		try("secrets", "default", false, "1")
+		try("configmaps", "other", false, "1")
+		try("configmaps", "default", false, "2")
+		q.conflicts = 9
+		try("configmaps", "default", false, "3")
+		for _, dryRun := range []bool{true, false} {
+			if err := admit("configmaps", "default", dryRun); !apierrors.IsForbidden(err) {
+				t.Errorf("the fourth: %v", err)
+			}
+		}
+		q.after(t, 0, "3")
 	})
 }
