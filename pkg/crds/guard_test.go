@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -178,12 +179,17 @@ func TestQuotaGuard(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		there, failure := int64(3), error(nil)
+		var there atomic.Int64
+		var away atomic.Bool // the database
+		there.Store(3)
 		quotas.Start(func(_ context.Context, r schema.GroupResource, ns string) (int64, error) {
 			if r != corev1.Resource("configmaps") || ns != "team" {
 				return 0, nil
 			}
-			return there, failure
+			if away.Load() {
+				return 0, errors.New("no database")
+			}
+			return there.Load(), nil
 		})
 		factory.StartWithContext(ctx)
 		ended := make(chan struct{})
@@ -217,16 +223,17 @@ func TestQuotaGuard(t *testing.T) {
 		if err := create(); err != nil || inner.deleted != nil {
 			t.Errorf("the third: %v, deleted are %v", err, inner.deleted)
 		}
-		there = 4
+		there.Store(4)
 		if err := create(); !apierrors.IsForbidden(err) || len(inner.deleted) != 1 {
 			t.Errorf("the fourth: %v, deleted are %v", err, inner.deleted)
 		}
-		failure = errors.New("no database")
+		away.Store(true)
 		if err := create(); !apierrors.IsTimeout(err) || len(inner.deleted) != 1 ||
 			!strings.Contains(err.Error(), "whether its quota is exceeded cannot be told: no database") {
 			t.Errorf("without the database: %v, deleted are %v", err, inner.deleted)
 		}
-		there, failure = 2, nil
+		there.Store(2)
+		away.Store(false)
 		if err := store.Delete(ctx, "k", &corev1.ConfigMap{}, &apistorage.Preconditions{
 			UID: &object.UID}, nil, nil, apistorage.DeleteOptions{}); err != nil {
 			t.Fatal(err)

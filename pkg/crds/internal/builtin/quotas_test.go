@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,11 +28,11 @@ const hereConfigMaps = "count/configmaps"
 type quotaTest struct {
 	*Quotas
 	client    *fake.Clientset
-	there     int64 // ConfigMaps
-	counts    int   // how often they were counted
-	written   int
-	conflicts int   // of the next writes
-	failure   error // of counting
+	there     atomic.Int64 // ConfigMaps
+	counts    atomic.Int64 // how often they were counted
+	written   atomic.Int64
+	conflicts atomic.Int64 // of the next writes
+	away      atomic.Bool  // the database, so that nothing can be counted
 }
 
 func newQuotaTest(t *testing.T, test func(t *testing.T, q *quotaTest)) {
@@ -43,9 +44,9 @@ func newQuotaTest(t *testing.T, test func(t *testing.T, q *quotaTest)) {
 				if a.GetSubresource() != "status" || is.ResourceVersion == "" {
 					return true, nil, errors.New("the status must be written to what was read")
 				}
-				q.written++
-				if q.conflicts > 0 {
-					q.conflicts--
+				q.written.Add(1)
+				if q.conflicts.Load() > 0 {
+					q.conflicts.Add(-1)
 					return true, nil, apierrors.NewConflict(corev1.Resource("resourcequotas"),
 						is.Name, nil)
 				}
@@ -59,11 +60,14 @@ func newQuotaTest(t *testing.T, test func(t *testing.T, q *quotaTest)) {
 			t.Fatal(err)
 		}
 		q.Start(func(_ context.Context, r schema.GroupResource, namespace string) (int64, error) {
-			q.counts++
+			q.counts.Add(1)
 			if r != corev1.Resource("configmaps") || namespace != "default" {
 				return 0, nil
 			}
-			return q.there, q.failure
+			if q.away.Load() {
+				return 0, errors.New("no database")
+			}
+			return q.there.Load(), nil
 		})
 		factory.StartWithContext(ctx)
 		ended := make(chan struct{})
@@ -118,21 +122,23 @@ func (q *quotaTest) admit(t *testing.T, used, version string) {
 // A deletion is counted within a moment, also if another server writes first.
 func TestQuotaAfterDeletion(t *testing.T) {
 	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
-		q.there = 2
+		q.there.Store(2)
 		q.admit(t, "3", "8")
 		q.after(t, quotaSettles+time.Millisecond, "2")
 		time.Sleep(quotaResync / 2)
-		q.there, q.conflicts = 1, 2
+		q.there.Store(1)
+		q.conflicts.Store(2)
 		q.Deleted(corev1.Resource("secrets"), "default")
 		q.after(t, time.Minute, "2")
 		q.Deleted(corev1.Resource("configmaps"), "other")
 		q.after(t, time.Minute/2, "2")
 		q.Deleted(corev1.Resource("configmaps"), "default")
 		q.after(t, 3*quotaSettles+time.Millisecond, "1")
-		q.failure, q.there = errors.New("no database"), 0
+		q.away.Store(true)
+		q.there.Store(0)
 		q.Deleted(corev1.Resource("configmaps"), "default")
 		q.after(t, quotaSettles+time.Millisecond, "1")
-		q.failure = nil
+		q.away.Store(false)
 		q.after(t, time.Second, "0")
 	})
 }
@@ -141,14 +147,17 @@ func TestQuotaAfterDeletion(t *testing.T) {
 // committed yet.
 func TestQuotaWhileAdmitting(t *testing.T) {
 	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
+		// A count long after the last change begins the time anew, too.
 		time.Sleep(time.Minute)
-		written := q.written
+		q.Deleted(corev1.Resource("configmaps"), "default")
+		time.Sleep(time.Minute)
+		written := q.written.Load()
 		for i := range 12 { // for 960 ms
 			q.admit(t, "3", "1"+string(rune('a'+i)))
 			q.after(t, quotaSettles-20*time.Millisecond, "3")
 		}
-		if q.written > written {
-			t.Errorf("%d writes while others write", q.written-written)
+		if n := q.written.Load(); n > written {
+			t.Errorf("%d writes while others write", n-written)
 		}
 		for range 2 {
 			q.admit(t, "3", "20")
@@ -162,15 +171,15 @@ func TestQuotaWhileAdmitting(t *testing.T) {
 func TestQuotaAfterSilentChange(t *testing.T) {
 	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
 		for i, wait := range []time.Duration{2 * quotaSettles, 10 * quotaSettles, 110 * quotaSettles} {
-			q.there = int64(i + 1)
+			q.there.Store(int64(i + 1))
 			q.after(t, wait, string(rune('1'+i)))
 		}
 		time.Sleep(quotaResync / 2)
-		counts := q.counts
-		q.there = 0
+		counts := q.counts.Load()
+		q.there.Store(0)
 		q.after(t, time.Minute, "3")
-		if q.counts > counts {
-			t.Errorf("it was counted %d times without a reason", q.counts-counts)
+		if n := q.counts.Load(); n > counts {
+			t.Errorf("it was counted %d times without a reason", n-counts)
 		}
 		q.after(t, quotaResync, "0")
 	})
@@ -183,11 +192,11 @@ func TestQuotaCheck(t *testing.T) {
 		check := func(resource string) error {
 			return q.Check(t.Context(), corev1.Resource(resource), "default", "a")
 		}
-		q.there = 3
+		q.there.Store(3)
 		if err := check("configmaps"); err != nil {
 			t.Errorf("the third: %v", err)
 		}
-		q.there = 4
+		q.there.Store(4)
 		const words = `configmaps "a" is forbidden: exceeded quota: one, requested: ` +
 			`count/configmaps=1, used: count/configmaps=3, limited: count/configmaps=3`
 		if err := check("configmaps"); !apierrors.IsForbidden(err) || err.Error() != words {
@@ -199,11 +208,11 @@ func TestQuotaCheck(t *testing.T) {
 		if err := q.Check(t.Context(), corev1.Resource("configmaps"), "other", "a"); err != nil {
 			t.Errorf("another namespace: %v", err)
 		}
-		q.failure = errors.New("no database")
+		q.away.Store(true)
 		if err := check("configmaps"); err == nil || !strings.Contains(err.Error(), "no database") {
 			t.Errorf("without the database: %v", err)
 		}
-		q.failure = nil
+		q.away.Store(false)
 		q.client.PrependReactor("list", "resourcequotas",
 			func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, &corev1.ResourceQuotaList{Items: []corev1.ResourceQuota{
@@ -219,7 +228,7 @@ func TestQuotaCheck(t *testing.T) {
 // is refused, is not. Conflicts with other servers are no reason to refuse.
 func TestQuotaAdmission(t *testing.T) {
 	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
-		q.there = 1
+		q.there.Store(1)
 		q.after(t, quotaResync, "1")
 		admit := func(resource, namespace string, dryRun bool) error {
 			configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
@@ -240,7 +249,7 @@ func TestQuotaAdmission(t *testing.T) {
 		try("secrets", "default", false, "1")
 		try("configmaps", "other", false, "1")
 		try("configmaps", "default", false, "2")
-		q.conflicts = 9
+		q.conflicts.Store(9)
 		try("configmaps", "default", false, "3")
 		for _, dryRun := range []bool{true, false} {
 			if err := admit("configmaps", "default", dryRun); !apierrors.IsForbidden(err) {
