@@ -9,8 +9,8 @@
 // Where objects have namespaces, clients expect Namespaces. So the part of the core API that makes
 // sense without nodes is served, too: Namespaces, ConfigMaps, Secrets, ServiceAccounts,
 // ResourceQuotas, Events, Leases, the configurations of admission webhooks, and admission policies
-// with their bindings. The registries are those of kube-apiserver. A controller deletes what is in a
-// namespace that is deleted. An object cannot be created in a namespace that does not exist. An
+// with their bindings. The registries are those of kube-apiserver. A controller deletes what is in
+// a namespace that is deleted. An object cannot be created in a namespace that does not exist. An
 // object that is created while its namespace is deleted is deleted, too: see guard.go. Quotas bound
 // how many objects of a kind a namespace has. The admission webhooks that clients register are
 // called, and the admission policies that they bind are in force, validating and mutating ones. If

@@ -11,8 +11,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin"
 )
 
-// newQuotas makes what bounds the numbers of objects. It has a client of its own: that of the server
-// makes 50 requests a second.
+// newQuotas makes what bounds the numbers of objects. It has a client of its own: that of the
+// server makes 50 requests a second.
 func newQuotas(c *genericapiserver.Config,
 	factory informers.SharedInformerFactory) (*builtin.Quotas, error) {
 	config := rest.CopyConfig(c.LoopbackClientConfig)

@@ -99,8 +99,8 @@ webhooks:
 	}
 }
 
-// grantToCertManager makes the service accounts of cert-manager's programs, with the rights that its
-// chart gives them.
+// grantToCertManager makes the service accounts of cert-manager's programs, with the rights that
+// its chart gives them.
 func grantToCertManager(u user) {
 	u.Helper()
 	helm := filepath.Join(u.TempDir(), "helm")

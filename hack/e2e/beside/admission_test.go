@@ -80,8 +80,8 @@ var served = map[string]string{
 	"PriorityLevelConfiguration":       "prioritylevelconfigurations",
 }
 
-// do is a request for an object: "create", "try" (to create), "merge", "get", "status" (to write it),
-// "delete", and "clear", for all of its kind.
+// do is a request for an object: "create", "try" (to create), "merge", "get", "status" (to write
+// it), "delete", and "clear", for all of its kind.
 func do(ctx context.Context, c dynamic.Interface, verb, text string) (string, error) {
 	object := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(text), &object.Object); err != nil {

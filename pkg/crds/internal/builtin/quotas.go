@@ -38,13 +38,14 @@ import (
 // change at the same time, and lets a creation pass when that is written. Then the object is
 // committed, or is not, as when its name is taken. So the status has to be corrected, after
 // deletions, too. Every server does so: it counts the keys in the database and writes the status
-// that it has read. If another one was faster, that is a conflict, and it looks again. Nobody leads.
+// that it has read. If another one was faster, that is a conflict, and it looks again. Nobody
+// leads.
 //
 // A correction may come between the admission and the commit of an object, and then leaves it out.
 // So objects are counted once more after the commit, by [Quotas.Check]. The order of commits is one
-// for all servers: whoever finds no more objects than the quota allows has not exceeded it, whatever
-// the status says, and an object that was acknowledged is never beyond a quota. Until the next
-// correction, other creations may be admitted that are then refused.
+// for all servers: whoever finds no more objects than the quota allows has not exceeded it,
+// whatever the status says, and an object that was acknowledged is never beyond a quota. Until the
+// next correction, other creations may be admitted that are then refused.
 //
 // Upstream's controller counts what informers have seen, which may be less than what is there, and
 // starts informers of all kinds. It learns of new kinds every 30 seconds. Here the keys tell, of
@@ -457,8 +458,8 @@ func (q *Quotas) used(ctx context.Context, is *corev1.ResourceQuota) (corev1.Res
 		is.Spec.ScopeSelector)
 }
 
-// counted lists as many objects as there are in a namespace. Upstream's evaluators look at what they
-// are only where they are of kinds that are not here.
+// counted lists as many objects as there are in a namespace. Upstream's evaluators look at what
+// they are only where they are of kinds that are not here.
 type counted struct {
 	ctx       context.Context
 	count     Count

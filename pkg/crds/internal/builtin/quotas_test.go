@@ -224,8 +224,8 @@ func TestQuotaCheck(t *testing.T) {
 	})
 }
 
-// What a server admits is in the quota's status before it is committed. What is only tried, and what
-// is refused, is not. Conflicts with other servers are no reason to refuse.
+// What a server admits is in the quota's status before it is committed. What is only tried, and
+// what is refused, is not. Conflicts with other servers are no reason to refuse.
 func TestQuotaAdmission(t *testing.T) {
 	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
 		q.there.Store(1)
