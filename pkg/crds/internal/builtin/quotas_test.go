@@ -147,10 +147,10 @@ func TestQuotaAfterDeletion(t *testing.T) {
 // committed yet.
 func TestQuotaWhileAdmitting(t *testing.T) {
 	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
-		// A count long after the last change begins the time anew, too.
+		// It was counted a moment ago, long after the last change.
 		time.Sleep(time.Minute)
 		q.Deleted(corev1.Resource("configmaps"), "default")
-		time.Sleep(time.Minute)
+		time.Sleep(2 * quotaSettles)
 		written := q.written.Load()
 		for i := range 12 { // for 960 ms
 			q.admit(t, "3", "1"+string(rune('a'+i)))
@@ -185,6 +185,27 @@ func TestQuotaAfterSilentChange(t *testing.T) {
 	})
 }
 
+// Limits that are changed are in force at once: the status does not have to settle before.
+func TestQuotaIsChanged(t *testing.T) {
+	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
+		changed := quotaOf("3", "0", "8")
+		changed.Spec.Hard = corev1.ResourceList{hereConfigMaps: resource.MustParse("4")}
+		if err := q.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("resourcequotas"),
+			changed, "default"); err != nil {
+			t.Fatal(err)
+		}
+		q.after(t, time.Millisecond, "0")
+		is, err := q.client.CoreV1().ResourceQuotas("default").Get(t.Context(), "one",
+			metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := is.Status.Hard[hereConfigMaps]; n.String() != "4" {
+			t.Errorf("the limit in force is %s", n.String())
+		}
+	})
+}
+
 // An object that was committed stays if there are not too many, by what is stored: neither the
 // status nor what this server has heard of the quota decides.
 func TestQuotaCheck(t *testing.T) {
@@ -208,13 +229,21 @@ func TestQuotaCheck(t *testing.T) {
 		if err := q.Check(t.Context(), corev1.Resource("configmaps"), "other", "a"); err != nil {
 			t.Errorf("another namespace: %v", err)
 		}
+		gadgets := schema.GroupResource{Group: "example.com", Resource: "gadgets"}
+		if err := q.Check(t.Context(), gadgets, "default", "a"); err != nil {
+			t.Errorf("a definition's object: %v", err)
+		}
 		q.away.Store(true)
 		if err := check("configmaps"); err == nil || !strings.Contains(err.Error(), "no database") {
 			t.Errorf("without the database: %v", err)
 		}
 		q.away.Store(false)
 		q.client.PrependReactor("list", "resourcequotas",
-			func(clienttesting.Action) (bool, runtime.Object, error) {
+			func(a clienttesting.Action) (bool, runtime.Object, error) {
+				o := a.(clienttesting.ListActionImpl).ListOptions
+				if o.ResourceVersion != "" {
+					t.Errorf("the quotas may be as old as %s", o.ResourceVersion)
+				}
 				return true, &corev1.ResourceQuotaList{Items: []corev1.ResourceQuota{
 					*quotaOf("4", "0", "9")}}, nil
 			})
