@@ -49,6 +49,7 @@ type extension struct {
 	informers informers.SharedInformerFactory
 	plugin    *plugin
 	guard     *namespaceGuard
+	quotas    *builtin.Quotas
 	keys      definitions.SigningKeys
 	tokens    *accounts.Tokens
 	// known is what the server knows of a definition, which may be old.
@@ -90,7 +91,10 @@ func Prepare(c *genericapiserver.RecommendedConfig,
 		}
 		c.FlowControl = utilflowcontrol.New(e.informers, client.FlowcontrolV1(), limit)
 	}
-	e.guard = &namespaceGuard{}
+	if e.quotas, err = newQuotas(&c.Config, e.informers); err != nil {
+		return nil, err
+	}
+	e.guard = &namespaceGuard{quotas: e.quotas}
 	if c.RESTOptionsGetter != nil {
 		c.RESTOptionsGetter = guardedGetter{c.RESTOptionsGetter, e.guard, nil}
 	}
@@ -103,7 +107,8 @@ func Prepare(c *genericapiserver.RecommendedConfig,
 			return nil, err
 		}
 	}
-	if e.plugin, err = admit(&c.Config, client, e.informers, o.Services); err != nil {
+	if e.plugin, err = admit(&c.Config, client, e.informers, o.Services,
+		e.quotas.Admission()); err != nil {
 		return nil, err
 	}
 	if err := e.addTokens(&c.Config); err != nil {
@@ -326,6 +331,7 @@ func (e *extension) addHooks(server *genericapiserver.GenericAPIServer,
 	if err != nil {
 		return fmt.Errorf("cannot watch the namespaces: %w", err)
 	}
+	e.quotas.Start(stored.count)
 	if err := server.AddPostStartHook("core-storage-readiness",
 		server.StorageReadinessHook.Hook); err != nil {
 		return err
@@ -347,6 +353,7 @@ func (e *extension) addHooks(server *genericapiserver.GenericAPIServer,
 		func(hook genericapiserver.PostStartHookContext) error {
 			e.informers.StartWithContext(hook)
 			go controller.Run(hook)
+			go e.quotas.Run(hook)
 			err := wait.PollUntilContextCancel(hook, 100*time.Millisecond, true,
 				func(ctx context.Context) (bool, error) {
 					err := builtin.CreateSystemNamespaces(ctx, e.client)

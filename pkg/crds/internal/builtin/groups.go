@@ -40,6 +40,7 @@ import (
 	configmaps "k8s.io/kubernetes/pkg/registry/core/configmap/storage"
 	events "k8s.io/kubernetes/pkg/registry/core/event/storage"
 	namespaces "k8s.io/kubernetes/pkg/registry/core/namespace/storage"
+	quotas "k8s.io/kubernetes/pkg/registry/core/resourcequota/storage"
 	secrets "k8s.io/kubernetes/pkg/registry/core/secret/storage"
 	serviceaccounts "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
 	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
@@ -62,7 +63,7 @@ func Serves(kind schema.GroupVersionKind) bool {
 	case corev1.SchemeGroupVersion:
 		name := strings.TrimSuffix(kind.Kind, "List")
 		return name == "Namespace" || name == "ConfigMap" || name == "Secret" || name == "Event" ||
-			name == "ServiceAccount"
+			name == "ServiceAccount" || name == "ResourceQuota"
 	case authenticationv1.SchemeGroupVersion:
 		return kind.Kind == "TokenRequest"
 	case admissionv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
@@ -183,6 +184,11 @@ func newCore(getter generic.RESTOptionsGetter, o Options) (map[string]rest.Stora
 		}
 		core["serviceaccounts/token"] = s.Token
 		return s, nil
+	})
+	add("resourcequotas", func() (rest.Storage, error) {
+		q, status, err := quotas.NewREST(getter)
+		core["resourcequotas/status"] = status
+		return q, err
 	})
 	add("namespaces", func() (rest.Storage, error) {
 		n, status, finalize, err := namespaces.NewREST(getter)
