@@ -19,10 +19,6 @@ before=$(go mod edit -json | sed -n '/"k8s.io\/apiserver"/{n;s/.*"\(v0[^"]*\)".*
 lines='/k8s\.io\|[Kk]ubernetes\|Server Version/'
 git grep -lFw -e "$before" -e "v1.${before#v0.}" -- . ':!*go.sum' ':!go.work.sum' ':!docs/CHANGELOG.md' ':!*RESULTS.md' ':!*FINDINGS.md' |
 	xargs sed -i -e "$lines s/\b${before//./\\.}\b/$staging/g" -e "$lines s/\bv1\.${before#v0.}\b/$kubernetes/g"
-# The control plane of the tests replaces modules that Kubernetes requires without a version. It may
-# be older.
-sed -i -e "s|\([[:space:]]k8s\.io/[a-z-]* \)v0\.[1-9][0-9]*\.[0-9]*|\1$staging|" \
-	-e "s|\([[:space:]]k8s\.io/kubernetes \)v[0-9.]*|\1$kubernetes|" hack/e2e/controlplane/go.mod
 
 # The library comes first, then what requires it.
 mapfile -t others < <(git ls-files '*/go.mod' | xargs dirname | grep -vx -e pkg/crds -e cmd/rowkeeper)

@@ -87,6 +87,7 @@ func concurrently(b *testing.B, clients int, operation func(ctx context.Context,
 	)
 	b.ReportAllocs()
 	b.ResetTimer()
+	used := processorTime()
 	for client := range clients {
 		group.Go(func() {
 			var own []time.Duration
@@ -111,6 +112,7 @@ func concurrently(b *testing.B, clients int, operation func(ctx context.Context,
 		return
 	}
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
+	b.ReportMetric(float64((processorTime()-used).Nanoseconds())/1e3/float64(b.N), "cpu-µs/op")
 	took.report(b)
 }
 

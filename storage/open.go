@@ -168,6 +168,13 @@ func (s *Store) FirstKey(ctx context.Context, from, before string) (string, erro
 	return s.db.FirstKey(ctx, from, before)
 }
 
+// CountKeys counts the keys from one key on and before another, in whatever store of
+// Config.StoreFor they are. It sees whatever was acknowledged before the call, by any process, and
+// reads no value.
+func (s *Store) CountKeys(ctx context.Context, from, before string) (int64, error) {
+	return s.db.CountKeys(ctx, from, before)
+}
+
 // KeyRevision returns the revision at which a key was written last, 0 if it does not exist, in
 // whatever store of Config.StoreFor it is. It sees whatever was acknowledged before the call, by
 // any process, and reads no value. Its errors are those of a request, which clients may be told.

@@ -156,6 +156,14 @@ func TestStoreFor(t *testing.T) {
 				t.Errorf("the first key is %q, %v, want %q", got, err, want)
 			}
 		}
+		for from, want := range map[string]int64{"nodes/": 1, "pods/": 2, "pods/ns/b": 1,
+			"services/": 0} {
+			end := "/registry/" + strings.Split(from, "/")[0] + "0"
+			if n, err := store.CountKeys(t.Context(), "/registry/"+from, end); err != nil ||
+				n != want {
+				t.Errorf("from %s on, there are %d keys, %v, want %d", from, n, err, want)
+			}
+		}
 		if err := store.Ready(t.Context()); err != nil {
 			t.Error(err)
 		}

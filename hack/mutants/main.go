@@ -13,6 +13,7 @@
 //     simulation does not come upon, for the fast tests of their package.
 //   - drivers.go: faults of the SQL statements, for the suite that every database has to pass. They
 //     are tried on the databases that ROWKEEPER_TEST_ONLY names, and on SQLite.
+//   - quotas.go: faults of ResourceQuotas, for the tests of package crds.
 //
 // Tests end at the first that fails. Before, they have to pass without a fault.
 //
@@ -130,7 +131,7 @@ func all() []mutant {
 		m.file, m.in = "storage/internal/"+m.file, simulation
 		list = append(list, m)
 	}
-	return append(append(list, storage...), drivers...)
+	return append(append(append(list, storage...), drivers...), quotas...)
 }
 
 const simulation = "storage/internal/test/simulate"
@@ -246,6 +247,7 @@ func (m *mutant) test(ctx context.Context, dir, overlay string, runs int) (
 	}
 	build := exec.CommandContext(ctx, "go", append(flags, "./"+m.in)...)
 	build.Dir = *root
+	build.Env = append(os.Environ(), "GOWORK=") // pkg/crds is in the workspace
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, 0, fmt.Errorf("it does not compile: %s", out)
 	}

@@ -50,6 +50,7 @@ func TestFaultsCompile(t *testing.T) {
 	}
 	list := exec.CommandContext(t.Context(), "go", args...)
 	list.Dir, list.Stderr = "../..", os.Stderr
+	list.Env = append(os.Environ(), "GOWORK=") // pkg/crds is in the workspace
 	out, err := list.Output()
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
+	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -23,9 +25,10 @@ import (
 )
 
 // admit puts the plugins that guard namespaces, call webhooks and enforce policies before the
-// plugins that the configuration has.
+// plugins that the configuration has, and the one for quotas after them.
 func admit(c *genericapiserver.Config, client kubernetes.Interface,
-	factory informers.SharedInformerFactory, services definitions.Services) (*plugin, error) {
+	factory informers.SharedInformerFactory, services definitions.Services,
+	quotas admission.Interface) (*plugin, error) {
 	dynamicClient, err := dynamic.NewForConfig(c.LoopbackClientConfig)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a client for the server itself: %w", err)
@@ -42,6 +45,7 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface,
 	if own != nil {
 		chain = append(chain, own)
 	}
+	chain = append(chain, admissionmetrics.WithControllerMetrics(quotas, resourcequota.PluginName))
 	c.AdmissionControl = admission.NewChainHandler(chain...)
 	return ours, nil
 }

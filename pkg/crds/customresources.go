@@ -32,8 +32,10 @@ import (
 	"k8s.io/klog/v2"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
+	"k8s.io/kubernetes/pkg/controller/serviceaccount"
 	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/accounts"
 	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin"
 	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/openapi"
@@ -47,6 +49,9 @@ type extension struct {
 	informers informers.SharedInformerFactory
 	plugin    *plugin
 	guard     *namespaceGuard
+	quotas    *builtin.Quotas
+	keys      definitions.SigningKeys
+	tokens    *accounts.Tokens
 	// known is what the server knows of a definition, which may be old.
 	known func(name string) (*apiextensionsv1.CustomResourceDefinition, error)
 }
@@ -86,7 +91,10 @@ func Prepare(c *genericapiserver.RecommendedConfig,
 		}
 		c.FlowControl = utilflowcontrol.New(e.informers, client.FlowcontrolV1(), limit)
 	}
-	e.guard = &namespaceGuard{}
+	if e.quotas, err = newQuotas(&c.Config, e.informers); err != nil {
+		return nil, err
+	}
+	e.guard = &namespaceGuard{quotas: e.quotas}
 	if c.RESTOptionsGetter != nil {
 		c.RESTOptionsGetter = guardedGetter{c.RESTOptionsGetter, e.guard, nil}
 	}
@@ -99,7 +107,11 @@ func Prepare(c *genericapiserver.RecommendedConfig,
 			return nil, err
 		}
 	}
-	if e.plugin, err = admit(&c.Config, client, e.informers, o.Services); err != nil {
+	if e.plugin, err = admit(&c.Config, client, e.informers, o.Services,
+		e.quotas.Admission()); err != nil {
+		return nil, err
+	}
+	if err := e.addTokens(&c.Config); err != nil {
 		return nil, err
 	}
 	describe(&c.Config, o.Schemes)
@@ -115,8 +127,33 @@ func Prepare(c *genericapiserver.RecommendedConfig,
 			}
 		}
 		return nil
-	}), healthz.NewInformerSyncHealthz(e.informers))
+	}), healthz.NewInformerSyncHealthz(e.informers),
+		healthz.NamedCheck("service-account-keys", e.tokens.Check))
 	return e.extend, nil
+}
+
+// addTokens lets service accounts sign in, besides those whom the configuration knows.
+func (e *extension) addTokens(c *genericapiserver.Config) (err error) {
+	if err := e.options.ServiceAccounts.Validate(); err != nil {
+		return err
+	}
+	if e.keys, err = e.options.SigningKeys(c); err != nil {
+		return err
+	}
+	issuers := e.options.ServiceAccounts.WithDefaults().Issuers
+	if len(c.Authentication.APIAudiences) == 0 {
+		c.Authentication.APIAudiences = issuers
+	}
+	e.tokens = accounts.New(e.keys, issuers, c.Authentication.APIAudiences,
+		e.client.AdmissionregistrationV1())
+	if file := e.options.ServiceAccounts.SigningKeyFile; file != "" {
+		// Whatever is wrong with it is said now, and not when somebody asks for a token.
+		if err := e.tokens.CheckSigner(context.Background()); err != nil {
+			return fmt.Errorf("cannot sign with the key in %s: %w", file, err)
+		}
+	}
+	c.Authentication.Authenticator = e.tokens.Beside(c.Authentication.Authenticator)
+	return nil
 }
 
 // addAuthorizer lets roles decide what the configuration's own authorizer leaves open.
@@ -209,10 +246,15 @@ func (e *extension) extend(
 	extended := definitions.GenericAPIServer
 	installed, err := builtin.Install(extended, c.RESTOptionsGetter, builtin.Options{
 		Authorizer: c.Authorization.Authorizer, Discovery: e.client.Discovery(),
-		Roles: e.options.Roles, Priorities: e.options.PriorityAndFairness})
+		Roles: e.options.Roles, Priorities: e.options.PriorityAndFairness,
+		Tokens: e.tokens, Audiences: c.Authentication.APIAudiences,
+		Webhooks: e.client.AdmissionregistrationV1()})
 	if err != nil {
 		return nil, err
 	}
+	e.tokens.Serve(installed.Accounts, installed.Secrets)
+	e.tokens.Publish(extended)
+	extended.RegisterDestroyFunc(e.keys.Close)
 	e.guard.namespaces.Store(&installed.Namespaces)
 	if err := e.discover(server, definitions, installed.Directories); err != nil {
 		return nil, err
@@ -289,8 +331,12 @@ func (e *extension) addHooks(server *genericapiserver.GenericAPIServer,
 	if err != nil {
 		return fmt.Errorf("cannot watch the namespaces: %w", err)
 	}
+	e.quotas.Start(stored.count)
 	if err := server.AddPostStartHook("core-storage-readiness",
 		server.StorageReadinessHook.Hook); err != nil {
+		return err
+	}
+	if err := e.addAccounts(server); err != nil {
 		return err
 	}
 	if e.options.Roles {
@@ -307,6 +353,7 @@ func (e *extension) addHooks(server *genericapiserver.GenericAPIServer,
 		func(hook genericapiserver.PostStartHookContext) error {
 			e.informers.StartWithContext(hook)
 			go controller.Run(hook)
+			go e.quotas.Run(hook)
 			err := wait.PollUntilContextCancel(hook, 100*time.Millisecond, true,
 				func(ctx context.Context) (bool, error) {
 					err := builtin.CreateSystemNamespaces(ctx, e.client)
@@ -322,8 +369,38 @@ func (e *extension) addHooks(server *genericapiserver.GenericAPIServer,
 		})
 }
 
-// rolesWithin is how long a server waits with being ready until the default roles are written.
-const rolesWithin = 10 * time.Second
+// addAccounts makes the default accounts, and looks after the keys of tokens. Those of the
+// namespaces that are always there are there when the server is ready. A webhook may refuse them:
+// then the server is ready without.
+func (e *extension) addAccounts(server *genericapiserver.GenericAPIServer) error {
+	serviceAccounts, namespaces := e.informers.Core().V1().ServiceAccounts(),
+		e.informers.Core().V1().Namespaces()
+	controller, err := serviceaccount.NewServiceAccountsController(klog.Background(),
+		serviceAccounts, namespaces, e.client,
+		serviceaccount.DefaultServiceAccountsControllerOptions())
+	if err != nil {
+		return fmt.Errorf("cannot watch the service accounts: %w", err)
+	}
+	return server.AddPostStartHook("service-accounts",
+		func(hook genericapiserver.PostStartHookContext) error {
+			go controller.Run(hook, 1)
+			go e.tokens.Run(hook)
+			within, cancel := context.WithTimeout(hook, othersWithin)
+			defer cancel()
+			_ = wait.PollUntilContextCancel(within, 5*time.Millisecond, true,
+				func(context.Context) (bool, error) {
+					return !slices.ContainsFunc(builtin.SystemNamespaces, func(name string) bool {
+						_, err := serviceAccounts.Lister().ServiceAccounts(name).Get("default")
+						return err != nil
+					}), nil
+				}) // it is over when it is
+			return nil
+		})
+}
+
+// othersWithin is how long a server waits with being ready until the default roles, or the default
+// accounts, are written.
+const othersWithin = 10 * time.Second
 
 // addRoles writes the default roles, and fills those that aggregate others. Writing may be refused,
 // as by a webhook that calls back: then the server is ready without, and goes on trying.
@@ -341,7 +418,7 @@ func (e *extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 		}()
 		select {
 		case <-written:
-		case <-time.After(rolesWithin):
+		case <-time.After(othersWithin):
 		case <-hook.Done():
 		}
 		go aggregator.Run(hook, 1) // not before, or it would fill them again and again

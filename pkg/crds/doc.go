@@ -7,14 +7,15 @@
 // webhooks, subresources, columns, selectable fields. Objects are stored by package storage.
 //
 // Where objects have namespaces, clients expect Namespaces. So the part of the core API that makes
-// sense without nodes is served, too: Namespaces, ConfigMaps, Secrets, ServiceAccounts, Events,
-// Leases, the configurations of admission webhooks, and admission policies with their bindings. The
-// registries are those of kube-apiserver. A controller deletes what is in a namespace that is
-// deleted. An object cannot be created in a namespace that does not exist. An object that is
-// created while its namespace is deleted is deleted, too: see guard.go. The admission webhooks that
-// clients register are called, and the admission policies that they bind are in force, validating
-// and mutating ones. If [definitions.Options] ask for it, roles say who may do what, and
-// FlowSchemas whose requests come first.
+// sense without nodes is served, too: Namespaces, ConfigMaps, Secrets, ServiceAccounts,
+// ResourceQuotas, Events, Leases, the configurations of admission webhooks, and admission policies
+// with their bindings. The registries are those of kube-apiserver. A controller deletes what is in
+// a namespace that is deleted. An object cannot be created in a namespace that does not exist. An
+// object that is created while its namespace is deleted is deleted, too: see guard.go. Quotas bound
+// how many objects of a kind a namespace has. The admission webhooks that clients register are
+// called, and the admission policies that they bind are in force, validating and mutating ones. If
+// [definitions.Options] ask for it, roles say who may do what, and FlowSchemas whose requests come
+// first.
 //
 // The server that an author builds is wrapped:
 //

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin"
 )
 
 // namespaceGuard keeps objects out of namespaces that are gone.
@@ -42,6 +44,8 @@ import (
 // the configuration's.
 type namespaceGuard struct {
 	namespaces atomic.Pointer[rest.Getter]
+	// quotas bound what is in a namespace. They look after the commit, too. They may be nil.
+	quotas *builtin.Quotas
 }
 
 // guardWait bounds how long the namespace is asked for, and an object deleted, that is written
@@ -168,11 +172,22 @@ func (s guardedStore) Delete(ctx context.Context, key string, out runtime.Object
 	if err := s.definitions.changes(ctx, s.resource, key); err != nil {
 		return err
 	}
-	return s.Interface.Delete(ctx, key, out, preconditions, validate, cached, o)
+	if err := s.Interface.Delete(ctx, key, out, preconditions, validate, cached, o); err != nil {
+		return err
+	}
+	s.deleted(out)
+	return nil
 }
 
-// keep deletes an object that has just been created again if its namespace or its definition does
-// not take it, and returns why.
+// deleted tells the quotas that an object is gone.
+func (s guardedStore) deleted(obj runtime.Object) {
+	if o, err := meta.Accessor(obj); err == nil && o.GetNamespace() != "" {
+		s.guard.quotas.Deleted(s.resource, o.GetNamespace())
+	}
+}
+
+// keep deletes an object that has just been created again if its namespace, its definition or a
+// quota does not take it, and returns why.
 func (s guardedStore) keep(ctx context.Context, key string, created runtime.Object,
 	definition types.UID) error {
 	object, err := meta.Accessor(created)
@@ -181,27 +196,31 @@ func (s guardedStore) keep(ctx context.Context, key string, created runtime.Obje
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardWait)
 	defer cancel()
-	within := "definition"
+	within, is := "definition", "still there"
 	refusal := s.definitions.check(ctx, s.resource, definition, object.GetName())
 	if refusal == nil && object.GetNamespace() != "" {
 		within = "namespace"
 		refusal = s.guard.check(ctx, s.resource, object.GetNamespace(), object.GetName())
+	}
+	if refusal == nil && object.GetNamespace() != "" {
+		within, is = "quota", "exceeded"
+		refusal = s.guard.quotas.Check(ctx, s.resource, object.GetNamespace(), object.GetName())
 	}
 	switch {
 	case refusal == nil:
 		return nil
 	case !apierrors.IsNotFound(refusal) && !apierrors.IsForbidden(refusal):
 		return apierrors.NewTimeoutError(fmt.Sprintf("%s %q was created, but whether its "+
-			"%s is still there cannot be told: %v; look whether it is there",
-			s.resource, object.GetName(), within, refusal), 0)
+			"%s is %s cannot be told: %v; look whether it is there",
+			s.resource, object.GetName(), within, is, refusal), 0)
 	}
 	uid := object.GetUID()
 	err = s.Interface.Delete(ctx, key, s.newFunc(), &apistorage.Preconditions{UID: &uid},
 		apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
 	// If it is gone, or another one has its name, somebody else was faster.
 	if err != nil && !apistorage.IsNotFound(err) && !apistorage.IsInvalidObj(err) {
-		return apierrors.NewInternalError(fmt.Errorf("%s %q was created while its %s was being "+
-			"deleted, and cannot be deleted: %w", s.resource, object.GetName(), within, err))
+		return apierrors.NewInternalError(fmt.Errorf("%s %q was created, its %s does not take it, "+
+			"and it cannot be deleted: %w", s.resource, object.GetName(), within, err))
 	}
 	return refusal
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,6 +20,10 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/rowkeeper/rowkeeper/pkg/crds/internal/builtin"
 )
 
 // fakeStore notes what it is asked for.
@@ -48,13 +54,14 @@ func (s *fakeStore) GuaranteedUpdate(_ context.Context, _ string, out runtime.Ob
 	return err
 }
 
-func (s *fakeStore) Delete(ctx context.Context, _ string, _ runtime.Object,
+func (s *fakeStore) Delete(ctx context.Context, _ string, out runtime.Object,
 	p *apistorage.Preconditions, _ apistorage.ValidateObjectFunc, _ runtime.Object,
 	_ apistorage.DeleteOptions) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	s.deleted = append(s.deleted, *p.UID)
+	out.(*corev1.ConfigMap).Namespace = "team"
 	return s.failure
 }
 
@@ -155,6 +162,85 @@ func TestNamespaceGuard(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An object that was created stays if no quota is exceeded after that, and is deleted otherwise. A
+// deletion is counted soon, though no object was created for long.
+func TestQuotaGuard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		client := fake.NewClientset(&corev1.ResourceQuota{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "few", ResourceVersion: "7"},
+			Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+				"configmaps": resource.MustParse("3")}}})
+		factory := informers.NewSharedInformerFactory(client, 0)
+		quotas, err := builtin.NewQuotas(client.CoreV1(), factory.Core().V1().ResourceQuotas(),
+			ctx.Done())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var there atomic.Int64
+		var away atomic.Bool // the database
+		there.Store(3)
+		quotas.Start(func(_ context.Context, r schema.GroupResource, ns string) (int64, error) {
+			if r != corev1.Resource("configmaps") || ns != "team" {
+				return 0, nil
+			}
+			if away.Load() {
+				return 0, errors.New("no database")
+			}
+			return there.Load(), nil
+		})
+		factory.StartWithContext(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			quotas.Run(ctx)
+		}()
+		defer func() {
+			cancel()
+			<-ended
+			factory.Shutdown()
+		}()
+		used := func(want int64) {
+			t.Helper()
+			q, err := client.CoreV1().ResourceQuotas("team").Get(ctx, "few", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := q.Status.Used["configmaps"]; n.Value() != want {
+				t.Errorf("%s are used, want %d", n.String(), want)
+			}
+		}
+		time.Sleep(time.Minute)
+		used(3)
+		inner := &fakeStore{}
+		store := guardedStore{inner, &namespaceGuard{quotas: quotas}, nil,
+			corev1.Resource("configmaps"), func() runtime.Object { return &corev1.ConfigMap{} }}
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "team",
+			UID: "uid-of-it"}}
+		create := func() error { return store.Create(ctx, "k", object, nil, 0) }
+		if err := create(); err != nil || inner.deleted != nil {
+			t.Errorf("the third: %v, deleted are %v", err, inner.deleted)
+		}
+		there.Store(4)
+		if err := create(); !apierrors.IsForbidden(err) || len(inner.deleted) != 1 {
+			t.Errorf("the fourth: %v, deleted are %v", err, inner.deleted)
+		}
+		away.Store(true)
+		if err := create(); !apierrors.IsTimeout(err) || len(inner.deleted) != 1 ||
+			!strings.Contains(err.Error(), "whether its quota is exceeded cannot be told: no database") {
+			t.Errorf("without the database: %v, deleted are %v", err, inner.deleted)
+		}
+		there.Store(2)
+		away.Store(false)
+		if err := store.Delete(ctx, "k", &corev1.ConfigMap{}, &apistorage.Preconditions{
+			UID: &object.UID}, nil, nil, apistorage.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		used(2)
+	})
 }
 
 // An object of a definition is created when the definition is Established, and stays if that is not

@@ -85,6 +85,17 @@ func (definitionCodec) Share(previous, next runtime.Object) {
 	}
 }
 
+// Decode shows a definition that has no conditions yet with an empty list of them. Upstream shows
+// null, which makes kubectl fail that waits for a condition: "<nil> is of the type <nil>".
+func (c definitionCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
+	into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	obj, kind, err := c.Codec.Decode(data, defaults, into)
+	if d, ok := obj.(*apiextensions.CustomResourceDefinition); ok && d.Status.Conditions == nil {
+		d.Status.Conditions = []apiextensions.CustomResourceDefinitionCondition{}
+	}
+	return obj, kind, err
+}
+
 func (e builtinEncodings) ResourcePrefix(resource schema.GroupResource) string {
 	return prefixOf(resource)
 }

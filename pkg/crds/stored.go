@@ -14,6 +14,7 @@ import (
 type storedIn struct {
 	db interface {
 		FirstKey(ctx context.Context, from, before string) (string, error)
+		CountKeys(ctx context.Context, from, before string) (int64, error)
 	}
 	prefix string
 	// core has the resources of the group without a name, see prefixOf.
@@ -48,4 +49,14 @@ func (s storedIn) resources(ctx context.Context, namespace string) ([]schema.Gro
 		}
 		first = directory + "0"
 	}
+}
+
+// count is a [builtin.Count].
+func (s storedIn) count(ctx context.Context, resource schema.GroupResource,
+	namespace string) (int64, error) {
+	if resource.Group == "" && !s.core.Has(resource.Resource) {
+		return 0, nil // the key might be another group's
+	}
+	inNamespace := s.prefix + "/" + prefixOf(resource) + "/" + namespace
+	return s.db.CountKeys(ctx, inNamespace+"/", inNamespace+"0")
 }

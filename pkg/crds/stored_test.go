@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
@@ -24,6 +25,12 @@ func (f *fakeKeys) FirstKey(_ context.Context, from, before string) (string, err
 	return "", nil
 }
 
+func (f *fakeKeys) CountKeys(_ context.Context, from, before string) (int64, error) {
+	first, _ := slices.BinarySearch(f.keys, from)
+	end, _ := slices.BinarySearch(f.keys, before)
+	return int64(end - first), nil
+}
+
 // Objects that are stored in a namespace are found by their keys, and keys that look like them are
 // not.
 func TestStoredIn(t *testing.T) {
@@ -31,6 +38,7 @@ func TestStoredIn(t *testing.T) {
 		"/other/configmaps/team/a",
 		"/r/configmaps/default/a",
 		"/r/configmaps/team/a",
+		"/r/apps/team/default/a",
 		"/r/example.com/gadgets/team/a",
 		"/r/example.com/gadgets/team/b",
 		"/r/example.com/widgets/team", // in no namespace
@@ -58,8 +66,17 @@ func TestStoredIn(t *testing.T) {
 		"configmaps gadgets.example.com notes.go.example.com"; got != want {
 		t.Errorf("found %s, want %s", got, want)
 	}
-	// Two for each of eight resources, and one that finds the end.
-	if f.asked != 17 {
+	// Two for each of nine resources, and one that finds the end.
+	if f.asked != 19 {
 		t.Errorf("the database was asked %d times", f.asked)
+	}
+	for of, want := range map[string]int64{"configmaps": 1, "gadgets.example.com": 2,
+		"widgets.example.com": 0, "wings.example.com": 0, "nothing": 0,
+		"apps": 0, // a group, whose resource looks like the namespace
+	} {
+		n, err := s.count(t.Context(), schema.ParseGroupResource(of), "team")
+		if err != nil || n != want {
+			t.Errorf("%d %s were counted, %v, want %d", n, of, err, want)
+		}
 	}
 }

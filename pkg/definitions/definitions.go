@@ -59,6 +59,8 @@ type Options struct {
 	PriorityAndFairness bool
 	// Services are those that webhooks may name. Others are called by URL.
 	Services Services
+	// ServiceAccounts says how their tokens are signed.
+	ServiceAccounts ServiceAccounts
 }
 
 // Roles say who may do what by the roles that the server serves, with their bindings.

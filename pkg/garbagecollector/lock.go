@@ -19,15 +19,13 @@ import (
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/rowkeeper/rowkeeper/pkg/internal/reserved"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
 // lockName is the name of the Lease.
 const lockName = "garbage-collector"
-
-// lockResource is the resource as which the lock is stored. It is not one that is served.
-var lockResource = schema.GroupResource{Group: "rowkeeper.dev", Resource: "locks"}
 
 // encodings say how the lock is stored.
 type encodings struct{ prefix string }
@@ -65,7 +63,7 @@ func NewLock(stored *options.StorageOptions, c *genericapiserver.Config, db *sto
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot store the garbage collector's lock: %w", err)
 	}
-	o, err := getter.GetRESTOptions(lockResource, &coordinationv1.Lease{})
+	o, err := getter.GetRESTOptions(reserved.Locks, &coordinationv1.Lease{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot store the garbage collector's lock: %w", err)
 	}
@@ -104,7 +102,7 @@ func (l leases) Get(ctx context.Context, name string,
 	_ metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease := &coordinationv1.Lease{}
 	err := l.store.Get(ctx, l.key(name), apistorage.GetOptions{}, lease)
-	return lease, storeerrors.InterpretGetError(err, lockResource, name)
+	return lease, storeerrors.InterpretGetError(err, reserved.Locks, name)
 }
 
 func (l leases) Create(ctx context.Context, lease *coordinationv1.Lease,
@@ -112,7 +110,7 @@ func (l leases) Create(ctx context.Context, lease *coordinationv1.Lease,
 	rest.FillObjectMetaSystemFields(lease)
 	created := &coordinationv1.Lease{}
 	err := l.store.Create(ctx, l.key(lease.Name), lease, created, 0)
-	return created, storeerrors.InterpretCreateError(err, lockResource, lease.Name)
+	return created, storeerrors.InterpretCreateError(err, reserved.Locks, lease.Name)
 }
 
 func (l leases) Update(ctx context.Context, lease *coordinationv1.Lease,
@@ -122,11 +120,11 @@ func (l leases) Update(ctx context.Context, lease *coordinationv1.Lease,
 		apistorage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
 			now := existing.(*coordinationv1.Lease)
 			if now.ResourceVersion != lease.ResourceVersion {
-				return nil, apierrors.NewConflict(lockResource, lease.Name,
+				return nil, apierrors.NewConflict(reserved.Locks, lease.Name,
 					fmt.Errorf("another replica has changed it"))
 			}
 			now.Spec = lease.Spec
 			return now, nil
 		}), nil)
-	return updated, storeerrors.InterpretUpdateError(err, lockResource, lease.Name)
+	return updated, storeerrors.InterpretUpdateError(err, reserved.Locks, lease.Name)
 }

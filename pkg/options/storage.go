@@ -24,8 +24,10 @@ import (
 	encryptionconfigmetrics "k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/klog/v2"
 
+	"github.com/rowkeeper/rowkeeper/pkg/internal/reserved"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/login"
 )
@@ -416,6 +418,7 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, store *storage.Stor
 	if err := o.encrypt(c); err != nil {
 		return err
 	}
+	c.ResourceTransformers = withKeys(c.ResourceTransformers)
 	if err := o.checkKeys(c, store); err != nil {
 		return err
 	}
@@ -550,4 +553,21 @@ func (o *StorageOptions) encrypt(c *genericapiserver.Config) (err error) {
 	c.AddHealthzChecks(checks...)
 	c.AddReadyzChecks(checks...)
 	return nil
+}
+
+// keysAsSecrets encrypts the keys of tokens as Secrets, whoever chose how those are encrypted.
+type keysAsSecrets struct{ value.ResourceTransformers }
+
+func withKeys(t value.ResourceTransformers) value.ResourceTransformers {
+	if _, has := t.(keysAsSecrets); has || t == nil {
+		return t
+	}
+	return keysAsSecrets{t}
+}
+
+func (t keysAsSecrets) TransformerForResource(resource schema.GroupResource) value.Transformer {
+	if resource == reserved.SigningKeys {
+		resource = schema.GroupResource{Resource: "secrets"}
+	}
+	return t.ResourceTransformers.TransformerForResource(resource)
 }

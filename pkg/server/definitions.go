@@ -37,7 +37,8 @@ func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 		// Without a limit nobody has to wait for others.
 		PriorityAndFairness: s.Aggregated.PriorityAndFairness &&
 			s.requests.maxInFlight+s.requests.maxMutatingInFlight > 0,
-		Services: s.webhookServices,
+		Services:        s.webhookServices,
+		ServiceAccounts: s.serviceAccounts,
 	}
 	if s.authorization != nil {
 		with.Authorizer = func(

@@ -107,7 +107,11 @@ func (m *standaloneMode) open() (err error) {
 	_, err = os.Stat(m.dir.KubeconfigFile())
 	m.first = m.ownDatabase && errors.Is(err, fs.ErrNotExist)
 	if m.signInFile != "" {
-		if m.signIn, err = signin.Open(m.signInFile); err != nil {
+		var own []string
+		if m.enableCRDs {
+			own = m.serviceAccounts.WithDefaults().Issuers
+		}
+		if m.signIn, err = signin.Open(m.signInFile, own...); err != nil {
 			m.close()
 			return fmt.Errorf("cannot use --%s: %w", signInFlag, err)
 		}
@@ -141,8 +145,12 @@ func (m *standaloneMode) applyTo(c *genericapiserver.RecommendedConfig) error {
 		m.Aggregated.Authentication.ClientCert.ClientCA, access.Standalone); err != nil {
 		return err
 	}
+	if m.enableCRDs {
+		c.Authentication.APIAudiences = m.serviceAccounts.WithDefaults().Issuers
+	}
 	if m.signIn != nil {
-		c.Authentication.Authenticator = m.signIn.Beside(c.Authentication.Authenticator)
+		c.Authentication.Authenticator = m.signIn.Beside(c.Authentication.Authenticator,
+			c.Authentication.APIAudiences)
 	}
 	if m.authorization != nil && !m.enableCRDs {
 		c.Authorization.Authorizer, c.RuleResolver = m.authorization.With(nil)

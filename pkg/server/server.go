@@ -101,6 +101,8 @@ type Server struct {
 	enableCRDs bool
 	// webhookServices says where the Services of webhooks are, with enableCRDs.
 	webhookServices map[string]string
+	// serviceAccounts says how their tokens are signed, with enableCRDs.
+	serviceAccounts definitions.ServiceAccounts
 	// signInFile says by which tokens users sign in to a server that is not aggregated.
 	signInFile string
 	// authorizationFile says who decides about requests to a server that is not aggregated, and
@@ -150,7 +152,13 @@ const (
 	signInFlag        = "authentication-config"
 	authorizationFlag = "authorization-config"
 	servicesFlag      = "webhook-service"
+	issuerFlag        = "service-account-issuer"
+	signingKeyFlag    = "service-account-signing-key-file"
+	keyFlag           = "service-account-key-file"
 )
+
+// definitionsFlags are for servers with definitions only.
+var definitionsFlags = []string{servicesFlag, issuerFlag, signingKeyFlag, keyFlag}
 
 // clusterSection has the flags that are for aggregated servers only.
 const clusterSection = "cluster"
@@ -179,6 +187,18 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 			"NAMESPACE/NAME=HOST:PORT: where the Service is that webhooks name, with "+
 				"--enable-crds. Repeat it for more. The webhook's certificate must be for "+
 				"NAME.NAMESPACE.svc, as in a cluster. Other webhooks are called by URL.")
+		fs.StringArrayVar(&s.serviceAccounts.Issuers, issuerFlag, s.serviceAccounts.Issuers,
+			"Whom the tokens of service accounts name as their issuer, with --enable-crds. "+
+				"Repeat it for others whose tokens are accepted, too. All servers of a database must "+
+				"have the same. Default: "+definitions.DefaultIssuer+".")
+		fs.StringVar(&s.serviceAccounts.SigningKeyFile, signingKeyFlag,
+			s.serviceAccounts.SigningKeyFile,
+			"File with the private key that signs the tokens of service accounts, with "+
+				"--enable-crds. All servers of a database must have the same. Without it, they make "+
+				"keys, keep them in the database, and replace them.")
+		fs.StringArrayVar(&s.serviceAccounts.KeyFiles, keyFlag, s.serviceAccounts.KeyFiles,
+			"File with keys, public or private ones, by which tokens of service accounts are "+
+				"accepted, besides those that sign, with --enable-crds. Repeat it for more.")
 	}
 	fs.StringVar(&s.signInFile, signInFlag, s.signInFile,
 		"File with an AuthenticationConfiguration (apiserver.config.k8s.io): the issuers by whose "+
@@ -372,8 +392,8 @@ func (s *Server) validate() []error {
 func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	var errs []error
 	if s.Aggregated.Enabled {
-		for _, name := range []string{"data-dir", collectorFlag, crdsFlag, signInFlag,
-			authorizationFlag, servicesFlag} {
+		for _, name := range append([]string{"data-dir", collectorFlag, crdsFlag, signInFlag,
+			authorizationFlag}, definitionsFlags...) {
 			if all.Changed(name) {
 				errs = append(errs,
 					fmt.Errorf("--%s is only for servers that are not aggregated", name))
@@ -399,8 +419,13 @@ func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	if s.dataDir == "" {
 		errs = append(errs, errors.New("--data-dir must name a directory"))
 	}
-	if len(s.webhookServices) > 0 && !s.enableCRDs {
-		errs = append(errs, fmt.Errorf("--%s needs --%s", servicesFlag, crdsFlag))
+	for _, name := range definitionsFlags {
+		if all.Changed(name) && !s.enableCRDs {
+			errs = append(errs, fmt.Errorf("--%s needs --%s", name, crdsFlag))
+		}
+	}
+	if err := s.serviceAccounts.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("--%s: %w", issuerFlag, err))
 	}
 	if s.program.Definitions != nil && all.Changed(priorityFlag) && !s.enableCRDs {
 		errs = append(errs, fmt.Errorf("--%s needs --%s", priorityFlag, crdsFlag))

@@ -2,6 +2,7 @@ package clients
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -146,6 +149,48 @@ func (m *member) await(leader string, members, timeline int) (on int) {
 	return on
 }
 
+// awaitSync waits until a Patroni says that a member follows synchronously: no other one may lead
+// if the leader is gone.
+func (m *member) awaitSync(name string) {
+	m.t.Helper()
+	if err := m.Await(m.t.Context(), func(ctx context.Context) error {
+		all, err := m.cluster(ctx)
+		for _, one := range all {
+			if one.Name == name && one.Role == "sync_standby" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v %w", all, err)
+	}); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// ask asks a Patroni to do something.
+func (m *member) ask(method, path, body string) {
+	m.t.Helper()
+	if _, err := request(m.t.Context(), method, "http://"+m.api+path, body); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func request(ctx context.Context, method, url, body string) (said string, err error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	content, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: %s %s", method, url, answer.Status, content)
+	}
+	return string(content), err
+}
+
 // query runs SQL at the member's server until it succeeds and gives the wanted value, if any is.
 func (m *member) query(sql, want string) {
 	m.t.Helper()
@@ -223,15 +268,7 @@ func TestPatroni(t *testing.T) {
 	a.await("a", 2, first)
 	a.query("INSERT INTO t VALUES ('b')", "")
 
-	answer, err := http.Post("http://"+a.api+"/switchover", "application/json",
-		strings.NewReader(`{"leader":"a","candidate":"b"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	if said, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
-		t.Fatalf("the switchover: %s %s", answer.Status, said)
-	}
+	a.ask(http.MethodPost, "/switchover", `{"leader":"a","candidate":"b"}`)
 	if second := a.await("b", 2, first+1); second <= first {
 		t.Errorf("the timeline is %d", second)
 	}
@@ -249,4 +286,101 @@ func TestPatroni(t *testing.T) {
 	}
 	a.await("a", 2, first+2)
 	b.query("SELECT string_agg(v, '') FROM t", "abcd")
+}
+
+// TestServersUnderPatroni: a server whose URL names all members of a cluster that replicates
+// synchronously goes on after a switchover and after a failover. Nothing that it confirmed is lost,
+// and each promotion fences the history once.
+func TestServersUnderPatroni(t *testing.T) {
+	need(t, "patroni", "patroni", "--version")
+	bin, err := programs.FindPostgres()
+	if err != nil {
+		t.Skip(err)
+	}
+	etcd := frontend.Start(t).Address
+	a := startMember(t, "a", etcd, bin)
+	a.await("a", 1, 0)
+	b := startMember(t, "b", etcd, bin)
+	first := b.await("a", 2, 0)
+	a.ask(http.MethodPatch, "/config", `{"synchronous_mode": true}`)
+	a.query("CREATE ROLE rowkeeper LOGIN PASSWORD 'letmein'", "")
+	a.query("CREATE DATABASE rowkeeper OWNER rowkeeper", "")
+	a.awaitSync("b")
+
+	s := frontend.StartOn(t, "postgres://rowkeeper:letmein@"+a.address+","+b.address+
+		"/rowkeeper?sslmode=disable")
+	ctx, stop := context.WithCancel(t.Context())
+	var writer sync.WaitGroup
+	var last atomic.Int64 // a key that was confirmed
+	var confirmed []string
+	writer.Go(func() {
+		for i := int64(1); ctx.Err() == nil; i++ {
+			key := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "k%08d", i))
+			if _, err := request(ctx, http.MethodPost, "http://"+s.Address+"/v3/kv/put",
+				`{"key": "`+key+`", "value": "dg=="}`); err == nil {
+				confirmed = append(confirmed, key)
+				last.Store(i)
+			}
+		}
+	})
+	defer writer.Wait()
+	defer stop()
+	goesOn := func() {
+		t.Helper()
+		before := last.Load()
+		if err := s.Await(t.Context(), func(context.Context) error {
+			if n := last.Load(); n < before+20 {
+				return fmt.Errorf("key %d was confirmed last", n)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	goesOn()
+	a.ask(http.MethodPost, "/switchover", `{"leader":"a","candidate":"b"}`)
+	a.await("b", 2, first+1)
+	goesOn()
+	b.awaitSync("a")
+	goesOn()
+	if err := errors.Join(b.Kill(t.Context()), b.killPostgres()); err != nil {
+		t.Fatal(err)
+	}
+	a.await("a", 1, first+2)
+	goesOn()
+	stop()
+	writer.Wait()
+
+	said, err := request(t.Context(), http.MethodPost, "http://"+s.Address+"/v3/kv/range",
+		`{"key": "aw==", "range_end": "bA==", "keys_only": true}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer struct{ Kvs []struct{ Key string } }
+	if err := json.Unmarshal([]byte(said), &answer); err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for _, kv := range answer.Kvs {
+		there[kv.Key] = true
+	}
+	for _, key := range confirmed {
+		if !there[key] {
+			t.Errorf("the key %s was confirmed, and is lost", key)
+		}
+	}
+	metrics, err := request(t.Context(), http.MethodGet, "http://"+s.Address+"/metrics", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fences := ""
+	for line := range strings.Lines(metrics) {
+		if value, ok := strings.CutPrefix(line, "rowkeeper_fences_total"); ok {
+			fences = strings.TrimSpace(value[strings.LastIndex(value, " ")+1:])
+		}
+	}
+	if fences != "2" {
+		t.Errorf("%s fences", fences)
+	}
+	t.Logf("%d of %d writes were confirmed", len(confirmed), last.Load())
 }

@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,12 +46,14 @@ import (
 	webhooktest "github.com/cert-manager/cert-manager/test/webhook"
 )
 
+const certManagerModule = "github.com/cert-manager/cert-manager"
+
 // certManager issues certificates. The modules of its programs cannot be had from a proxy, so that
 // their parts run in the test: the controllers, the webhook, and the injector, which writes the
-// webhook's authority into the configuration.
+// webhook's authority into the configuration. Each signs in by a token of its own service account.
 var certManager = project{
 	in:          ".",
-	module:      "github.com/cert-manager/cert-manager",
+	module:      certManagerModule,
 	definitions: "deploy/crds/*.yaml",
 	webhook:     "cert-manager/cert-manager-webhook",
 	start:       startCertManager,
@@ -60,9 +64,11 @@ var certManager = project{
 
 func startCertManager(u user, webhook *front) {
 	u.create(`{apiVersion: v1, kind: Namespace, metadata: {name: cert-manager}}`)
-	runControllers(u.T, u.kubeconfig)
-	runInjector(u.T, u.kubeconfig)
-	served, stop := webhooktest.StartWebhookServer(u.T, []string{"--kubeconfig=" + u.kubeconfig,
+	grantToCertManager(u)
+	runControllers(u.T, u.account("cert-manager", "cert-manager"))
+	runInjector(u.T, u.account("cert-manager", "cert-manager-cainjector"))
+	served, stop := webhooktest.StartWebhookServer(u.T, []string{
+		"--kubeconfig=" + u.account("cert-manager", "cert-manager-webhook"),
 		"--dynamic-serving-ca-secret-namespace=cert-manager",
 		"--dynamic-serving-ca-secret-name=cert-manager-webhook-ca",
 		"--dynamic-serving-dns-names=cert-manager-webhook.cert-manager.svc"})
@@ -90,6 +96,31 @@ webhooks:
   clientConfig:
     service: {namespace: cert-manager, name: cert-manager-webhook, path: %s}
 `, does.kind, does.operations, does.resources, does.path)
+	}
+}
+
+// grantToCertManager makes the service accounts of cert-manager's programs, with the rights that
+// its chart gives them.
+func grantToCertManager(u user) {
+	u.Helper()
+	helm := filepath.Join(u.TempDir(), "helm")
+	run(u.T, "go", "-C", "../../tools/helm", "build", "-o", helm, "helm.sh/helm/v4/cmd/helm")
+	args := []string{"template", "cert-manager", filepath.Join(run(u.T, "go", "list", "-m", "-f",
+		"{{.Dir}}", certManagerModule), "deploy", "charts", "cert-manager"), "--namespace",
+		"cert-manager"}
+	for _, file := range []string{"serviceaccount", "rbac", "cainjector-serviceaccount",
+		"cainjector-rbac", "webhook-serviceaccount", "webhook-rbac"} {
+		args = append(args, "--show-only", "templates/"+file+".yaml")
+	}
+	granted := 0
+	for manifest := range strings.SplitSeq(run(u.T, helm, args...), "\n---\n") {
+		if o := u.object("%s", manifest); o.GetKind() != "" {
+			u.create("%s", manifest)
+			granted++
+		}
+	}
+	if granted < 30 {
+		u.Fatalf("the chart of cert-manager has %d accounts, roles and bindings", granted)
 	}
 }
 

@@ -11,12 +11,17 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -194,6 +199,29 @@ func newUser(t *testing.T, kubeconfig string) user {
 		t.Fatal(err)
 	}
 	return user{T: t, Client: c, kubeconfig: kubeconfig}
+}
+
+// account returns the kubeconfig of a service account, which signs in by a token.
+func (u user) account(namespace, name string) string {
+	u.Helper()
+	config, err := clientcmd.LoadFromFile(u.kubeconfig)
+	if err != nil {
+		u.Fatal(err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: ptr.To(int64(24 * 60 * 60))}}
+	u.eventually("the account "+name+" has a token", func(ctx context.Context) error {
+		return u.SubResource("token").Create(ctx, account, request)
+	})
+	for _, current := range config.Contexts {
+		config.AuthInfos[current.AuthInfo] = &clientcmdapi.AuthInfo{Token: request.Status.Token}
+	}
+	file := filepath.Join(u.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		u.Fatal(err)
+	}
+	return file
 }
 
 // eventually tries until something works, for longer than servers and controllers may need.

@@ -40,15 +40,16 @@ func TestBuiltin(t *testing.T) {
 		level = "{apiVersion: flowcontrol.apiserver.k8s.io/v1, kind: PriorityLevelConfiguration, " +
 			"metadata: {name: a}, spec: {type: Limited, limited: {nominalConcurrencyShares: 5, " +
 			"limitResponse: {type: Queue, queuing: {queues: 16, handSize: 4, queueLengthLimit: 10}}}}}"
+		quota = "{apiVersion: v1, kind: ResourceQuota, metadata: {namespace: default, name: a}, " +
+			"spec: {hard: {pods: 3}, scopes: [BestEffort]}}"
 	)
 	objects := []string{configMap, secret, account, event, newEvent, lease, namespace, role, clusterRole,
-		binding, flow, level}
+		binding, flow, level, quota}
 	for _, object := range objects {
 		if got := a.same(t, object, "try", object); strings.HasPrefix(got, "4") {
 			t.Fatalf("%s: %s", object, got)
 		}
-		// These hold for all metadata. Kubernetes 1.37, and so our server, says which owner
-		// reference is wrong; this kube-apiserver may be older.
+		// These hold for all metadata.
 		for _, metadata := range []string{"name: A", "name: a.b", "name: a_b", "name: ''", "name: a/b",
 			"name: " + strings.Repeat("a", 254), "name: " + strings.Repeat("a", 64),
 			"name: a, labels: {'a b': c}", "name: a, labels: {a: 'b c'}", "name: a, labels: {a/b/c: d}",
@@ -194,6 +195,20 @@ func TestBuiltin(t *testing.T) {
 		{level, "handSize: 4", "handSize: 16"}, {level, "queues: 16, handSize: 4", "queues: 128, handSize: 10"},
 		{level, "queueLengthLimit: 10", "queueLengthLimit: -1"},
 		{level, "name: a}", "name: exempt}"}, {level, "name: a}", "name: catch-all}"},
+		{quota, "pods: 3}, scopes: [BestEffort]", "count/things.example.com: 3, cpu: '1.5', configmaps: 1k}"},
+		{quota, "pods: 3}, scopes: [BestEffort]", "limits.cpu: 1, requests.cpu: 2}"},
+		{quota, "pods: 3}, scopes: [BestEffort]", "}"}, {quota, "pods: 3", "pods: -3"},
+		{quota, "pods: 3", "pods: '1.5'"}, {quota, "pods: 3", "pods: many"},
+		{quota, "pods: 3", "nonsense: 3"}, {quota, "pods: 3", "count/a/b: 3"},
+		{quota, "pods: 3", "count/: 3"}, {quota, "pods: 3", "configmaps: 3"},
+		{quota, "pods: 3", "count/things.example.com: 3"}, {quota, "pods: 3", "cpu: 3"},
+		{quota, "[BestEffort]", "[Odd]"}, {quota, "[BestEffort]", "[BestEffort, NotBestEffort]"},
+		{quota, "[BestEffort]", "[Terminating, NotTerminating]"},
+		{quota, "scopes: [BestEffort]", "scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [a]}]}"},
+		{quota, "scopes: [BestEffort]", "scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In}]}"},
+		{quota, "scopes: [BestEffort]", "scopeSelector: {matchExpressions: [{scopeName: Odd, operator: Exists}]}"},
+		{quota, "scopes: [BestEffort]", "scopeSelector: {matchExpressions: [{scopeName: BestEffort, operator: In, values: [a]}]}"},
+		{quota, "}}", "}, status: {used: {pods: 3}}}"},
 	} {
 		if !strings.Contains(c.object, c.from) {
 			t.Fatalf("%q is not in %s", c.from, c.object)

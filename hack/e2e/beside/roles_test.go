@@ -50,10 +50,6 @@ func client(config *rest.Config, as ...string) kubernetes.Interface {
 	return kubernetes.NewForConfigOrDie(config)
 }
 
-// later are default roles that Kubernetes 1.37, whose roles our server has, gives rights to kinds
-// that are new. Here kube-apiserver is 1.36.
-var later = []string{"system:cluster-trust-bundle-discovery", "system:kube-scheduler", "system:node"}
-
 // ofControllers begins the names of the roles of kube-controller-manager, which our server has not.
 const ofControllers = "system:controller:"
 
@@ -82,9 +78,6 @@ func compareDefaults(t *testing.T, ours, upstream kubernetes.Interface) {
 	known := map[string]bool{}
 	for _, r := range roles.Items {
 		known[r.Name] = true
-		if slices.Contains(later, r.Name) {
-			continue
-		}
 		theirs, err := upstream.RbacV1().ClusterRoles().Get(t.Context(), r.Name, metav1.GetOptions{})
 		if err != nil {
 			t.Error(err)
@@ -118,9 +111,6 @@ func compareDefaults(t *testing.T, ours, upstream kubernetes.Interface) {
 		t.Fatal(err)
 	}
 	for _, b := range bindings.Items {
-		if slices.Contains(later, b.Name) {
-			continue
-		}
 		theirs, err := upstream.RbacV1().ClusterRoleBindings().Get(t.Context(), b.Name,
 			metav1.GetOptions{})
 		if err != nil {

@@ -33,11 +33,12 @@ func programs(t *testing.T) string {
 	return dir
 }
 
-// startCluster starts a control plane on a database, SQLite by default.
-func startCluster(t *testing.T, on string) *cluster.Cluster {
+// startCluster starts a control plane on a database, SQLite by default, perhaps with more
+// controllers.
+func startCluster(t *testing.T, on string, controllers ...string) *cluster.Cluster {
 	t.Helper()
 	c, err := cluster.Start(t.Context(), cluster.Config{Bin: programs(t), Dir: t.TempDir(),
-		Database: on, Controllers: cluster.Controllers})
+		Database: on, Controllers: append(controllers, cluster.Controllers...)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,6 @@ var different = map[string]string{
 	"hack/compat/controllers/programs": "the same",
 	"hack/compat/otherversions":        "it is there for controllers that are older",
 	"hack/compat/scaffold":             "kubebuilder is built as its authors do",
-	"hack/e2e/controlplane":            "another version needs another list of conformance tests",
 }
 
 // alone are the modules that may link other versions than the program, with the reason.

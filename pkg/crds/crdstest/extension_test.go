@@ -264,6 +264,33 @@ func TestDefinitionsOlderThanGoTypes(t *testing.T) {
 		})
 }
 
+// kubectl waits for a condition of a definition that has none yet, and does not fail.
+func TestNewDefinitionHasConditions(t *testing.T) {
+	s := crdstest.Start(t, testkit.Options{})
+	changes, err := dynamic.NewForConfigOrDie(s.Config).Resource(
+		apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")).Watch(t.Context(),
+		metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer changes.Stop()
+	define(t, s, "example.com")
+	for change := range changes.ResultChan() {
+		d, ok := change.Object.(*unstructured.Unstructured)
+		if !ok {
+			t.Fatalf("a definition is %v", change.Object)
+		}
+		// As kubectl reads them.
+		conditions, there, err := unstructured.NestedSlice(d.Object, "status", "conditions")
+		if err != nil || !there {
+			t.Errorf("the conditions of a definition are %v, %v (%s)", conditions, err, change.Type)
+		}
+		if len(conditions) > 0 {
+			break
+		}
+	}
+}
+
 // Changes that the server makes to a definition for its own handlers are not written to the
 // database.
 func TestEstablishedDate(t *testing.T) {

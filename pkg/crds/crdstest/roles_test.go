@@ -20,6 +20,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/reserved"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 
@@ -88,7 +89,7 @@ func TestDefaultRolesRefused(t *testing.T) {
 }
 
 // A definition cannot take the place of roles, or of what gives requests priorities, in no version,
-// whether or not the server serves them.
+// whether or not the server serves them. Nor has it the server's locks and keys as its objects.
 func TestDefinitionInReservedGroup(t *testing.T) {
 	for name, extension := range map[string]definitions.Prepare{"with roles": withRoles,
 		"without": crds.Prepare} {
@@ -96,7 +97,7 @@ func TestDefinitionInReservedGroup(t *testing.T) {
 		client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().
 			CustomResourceDefinitions()
 		for group, kind := range map[string]string{rbacv1.GroupName: "ClusterRole",
-			"flowcontrol.apiserver.k8s.io": "FlowSchema"} {
+			"flowcontrol.apiserver.k8s.io": "FlowSchema", reserved.Group: "Lock"} {
 			plural := strings.ToLower(kind) + "s"
 			_, err := client.Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
 				ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group,

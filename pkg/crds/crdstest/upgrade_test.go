@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"strings"
+	"regexp"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,9 +76,11 @@ func TestUpgrade(t *testing.T) {
 			t.Errorf("%s was a %v, and is a %v", key, of, after[key])
 		}
 	}
+	// There are more default roles, and service accounts sign in.
+	added := regexp.MustCompile(`^/registry/(rbac\.authorization\.k8s\.io/clusterrole.*|` +
+		`serviceaccounts/[^/]+/default|rowkeeper\.dev/signing\.keys/service-accounts)$`)
 	for key := range after {
-		if _, there := before[key]; !there && !strings.HasPrefix(key,
-			"/registry/rbac.authorization.k8s.io/clusterrole") { // there are more default roles
+		if _, there := before[key]; !there && !added.MatchString(key) {
 			t.Errorf("%s was added", key)
 		}
 	}

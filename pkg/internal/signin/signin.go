@@ -53,6 +53,7 @@ func init() { install.Install(scheme) }
 type File struct {
 	file      *follow.File
 	anonymous *apiserver.AnonymousAuthConfig
+	own       []string // issuers that the server is itself
 	issuers   atomic.Pointer[issuers]
 }
 
@@ -65,13 +66,14 @@ type issuers struct {
 }
 
 // Open reads the file. An error says what is wrong with it. It does not wait for the issuers: the
-// tokens of an issuer that has not answered yet are refused. Close ends what it begins.
-func Open(name string) (*File, error) {
+// tokens of an issuer that has not answered yet are refused. Close ends what it begins. The file
+// must not name the server's own issuers, whose tokens never come here.
+func Open(name string, own ...string) (*File, error) {
 	file, content, err := follow.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the authentication configuration: %w", err)
 	}
-	config, err := decode(name, content)
+	config, err := decode(name, content, own)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +81,7 @@ func Open(name string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the issuers of %s: %w", name, err)
 	}
-	f := &File{file: file, anonymous: config.Anonymous}
+	f := &File{file: file, anonymous: config.Anonymous, own: own}
 	f.issuers.Store(all)
 	return f, nil
 }
@@ -87,7 +89,8 @@ func Open(name string) (*File, error) {
 // Close ends what the issuers do in the background, once no request is served any more.
 func (f *File) Close() { f.issuers.Load().end() }
 
-func decode(name string, content []byte) (*apiserver.AuthenticationConfiguration, error) {
+func decode(name string, content []byte,
+	own []string) (*apiserver.AuthenticationConfiguration, error) {
 	obj, err := runtime.Decode(codecs.UniversalDecoder(), content)
 	if err != nil {
 		return nil, fmt.Errorf("%s is not an AuthenticationConfiguration: %w", name, err)
@@ -98,7 +101,7 @@ func decode(name string, content []byte) (*apiserver.AuthenticationConfiguration
 			obj)
 	}
 	if errs := validation.ValidateAuthenticationConfiguration(cel.NewDefaultCompiler(), config,
-		nil); len(errs) > 0 {
+		own); len(errs) > 0 {
 		return nil, fmt.Errorf("%s: %w", name, errs.ToAggregate())
 	}
 	return config, nil
@@ -148,10 +151,12 @@ func (f *File) AuthenticateToken(ctx context.Context,
 }
 
 // Beside takes the tokens of requests that other does not know. If the file allows it, requests
-// with neither are anonymous; a wrong token is refused in any case.
-func (f *File) Beside(other authenticator.Request) authenticator.Request {
-	// The tokens are for this server, and for no audience that a TokenReview asks for.
-	tokens := authenticator.WrapAudienceAgnosticToken(nil, f)
+// with neither are anonymous; a wrong token is refused in any case. The audiences are those of the
+// server, if it has any.
+func (f *File) Beside(other authenticator.Request,
+	audiences authenticator.Audiences) authenticator.Request {
+	// The tokens are for this server, and for no other audience that a TokenReview asks for.
+	tokens := authenticator.WrapAudienceAgnosticToken(audiences, f)
 	known := group.NewAuthenticatedGroupAdder(union.New(other, bearertoken.New(tokens),
 		websocket.NewProtocolAuthenticator(tokens)))
 	if f.anonymous == nil || !f.anonymous.Enabled {
@@ -168,7 +173,7 @@ func (f *File) Run(ctx context.Context) {
 // use lets a changed file take effect, once its issuers have answered.
 func (f *File) use(ctx context.Context, content []byte) error {
 	name := f.file.Name()
-	config, err := decode(name, content)
+	config, err := decode(name, content, f.own)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func ask(f *File, path string, header http.Header) (*authenticator.Response, boo
 	})
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header = header
-	return f.Beside(nobody).AuthenticateRequest(r)
+	return f.Beside(nobody, nil).AuthenticateRequest(r)
 }
 
 func bearer(token string) http.Header {
@@ -96,6 +96,27 @@ func TestTokens(t *testing.T) {
 	}
 	if _, ok, _ := ask(f, "/api", nil); ok {
 		t.Error("a request without a token has a user")
+	}
+}
+
+// TestOwnIssuer: the file does not name an issuer that the server is itself, neither when it starts
+// nor later.
+func TestOwnIssuer(t *testing.T) {
+	own, other := signintest.New(t), signintest.New(t)
+	name := filepath.Join(t.TempDir(), "authentication.yaml")
+	write(t, name, signintest.Config("rowkeeper", own))
+	if _, err := Open(name, own.URL); err == nil || !strings.Contains(err.Error(), own.URL) {
+		t.Errorf("the server's own issuer: %v", err)
+	}
+	write(t, name, signintest.Config("rowkeeper", other))
+	f, err := Open(name, own.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	if err := f.use(t.Context(), []byte(signintest.Config("rowkeeper", own))); err == nil ||
+		!strings.Contains(err.Error(), own.URL) {
+		t.Errorf("the server's own issuer in a changed file: %v", err)
 	}
 }
 

@@ -121,6 +121,12 @@ func TestKubeconfigRefuses(t *testing.T) {
 		want string
 	}{
 		{nil, ExitUsage, "--user must name a user"},
+		{[]string{"--service-account", "a/b", "--user", "jane"}, ExitUsage,
+			"--service-account excludes --user and --group"},
+		{[]string{"--service-account", "b"}, ExitUsage,
+			`--service-account "b" is not a NAMESPACE/NAME`},
+		{[]string{"--service-account", "a/b", "--data-dir", absent}, ExitFailure,
+			"is not the data directory of a server that has run"},
 		{[]string{"--user", "jane", "--group", ""}, ExitUsage, "--group must name a group"},
 		{[]string{"--user", "jane", "--lifetime", "-1h"}, ExitUsage, "--lifetime must be"},
 		{[]string{"--user", "jane", "--data-dir", absent}, ExitFailure, absent +

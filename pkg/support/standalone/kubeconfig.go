@@ -1,6 +1,7 @@
 package standalone
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,9 +10,13 @@ import (
 	"slices"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 )
@@ -73,27 +78,14 @@ func kubeconfig(name string, cluster *api.Cluster, user *api.AuthInfo) *api.Conf
 // the directory, whose server may run meanwhile.
 func UserKubeconfig(directory, name string, groups []string, lifetime time.Duration,
 	clock clock.PassiveClock) ([]byte, error) {
-	path, err := filepath.Abs(directory)
+	dir, admin, err := readAdmin(directory)
 	if err != nil {
-		return nil, fmt.Errorf("cannot find the data directory: %w", err)
+		return nil, err
 	}
-	dir := &Dir{path: path}
 	files := NewPKI(dir, Names{}, nil)
-	admin, err := clientcmd.LoadFromFile(dir.KubeconfigFile())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s is not the data directory of a server that has run: name it by "+
-			"--data-dir, or start the server first", path)
-	} else if err != nil {
-		return nil, fmt.Errorf("cannot read the administrator's kubeconfig: %w", err)
-	}
-	cluster := admin.Clusters["rowkeeper"]
-	if cluster == nil {
-		return nil, fmt.Errorf("%s has no cluster rowkeeper: restart the server, which writes the "+
-			"file anew", dir.KubeconfigFile())
-	}
 	authority, err := pki.ReadAuthority(files.AuthorityFile(), files.authorityKey())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no authority: restart the server, which makes one", path)
+		return nil, fmt.Errorf("%s has no authority: restart the server, which makes one", dir.path)
 	} else if err != nil {
 		return nil, err
 	}
@@ -110,7 +102,62 @@ func UserKubeconfig(directory, name string, groups []string, lifetime time.Durat
 	if err != nil {
 		return nil, err
 	}
-	content, err := clientcmd.Write(*kubeconfig(name, cluster, user))
+	return write(name, admin, user)
+}
+
+// AccountKubeconfig returns a kubeconfig for a service account, which signs in by a token. The
+// directory's server, which must run, makes the token. The rest is as in the administrator's
+// kubeconfig.
+func AccountKubeconfig(ctx context.Context, directory, namespace, name string,
+	lifetime time.Duration) ([]byte, error) {
+	dir, admin, err := readAdmin(directory)
+	if err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.NewDefaultClientConfig(*admin, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the administrator's kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the administrator's kubeconfig: %w", err)
+	}
+	made, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			ExpirationSeconds: ptr.To(int64(lifetime / time.Second))}}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("the server of %s makes no token for %s/%s: %w", dir.path, namespace,
+			name, err)
+	}
+	user := api.NewAuthInfo()
+	user.Token = made.Status.Token
+	return write(name, admin, user)
+}
+
+// readAdmin reads the administrator's kubeconfig.
+func readAdmin(directory string) (*Dir, *api.Config, error) {
+	path, err := filepath.Abs(directory)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot find the data directory: %w", err)
+	}
+	dir := &Dir{path: path}
+	admin, err := clientcmd.LoadFromFile(dir.KubeconfigFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("%s is not the data directory of a server that has run: name it by "+
+			"--data-dir, or start the server first", path)
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("cannot read the administrator's kubeconfig: %w", err)
+	}
+	if admin.Clusters["rowkeeper"] == nil {
+		return nil, nil, fmt.Errorf("%s has no cluster rowkeeper: restart the server, which writes the "+
+			"file anew", dir.KubeconfigFile())
+	}
+	return dir, admin, nil
+}
+
+// write returns a user's kubeconfig for the administrator's server.
+func write(name string, admin *api.Config, user *api.AuthInfo) ([]byte, error) {
+	content, err := clientcmd.Write(*kubeconfig(name, admin.Clusters["rowkeeper"], user))
 	if err != nil {
 		return nil, fmt.Errorf("cannot write the kubeconfig: %w", err)
 	}

@@ -26,6 +26,20 @@ func (s *Store) FirstKey(ctx context.Context, from, before string) (string, erro
 	return first, nil
 }
 
+// CountKeys counts the keys from one key on and before another, in whatever store they are. It sees
+// whatever was acknowledged before the call, by any process, and reads no value.
+func (s *Store) CountKeys(ctx context.Context, from, before string) (int64, error) {
+	all := int64(0)
+	for _, s := range s.all() {
+		n, err := s.mvcc.Count(ctx, contract.Key(from), contract.Key(before))
+		if err != nil {
+			return 0, fmt.Errorf("cannot count the keys from %s on: %w", from, err)
+		}
+		all += n
+	}
+	return all, nil
+}
+
 // KeyRevision returns the revision at which a key was written last, 0 if it does not exist, in
 // whatever store of Config.StoreFor it is. It sees whatever was acknowledged before the call, by
 // any process, and reads no value.

@@ -15,7 +15,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
-// FrontEnd is a server on a new SQLite file.
+// FrontEnd is a server.
 type FrontEnd struct {
 	*programs.Program
 	// Address is where it listens, without TLS.
@@ -41,8 +41,14 @@ var build = sync.OnceValues(func() (string, error) {
 	return program, nil
 })
 
-// Start starts a server. It ends with the test.
+// Start starts a server on a new SQLite file. It ends with the test.
 func Start(t *testing.T) *FrontEnd {
+	t.Helper()
+	return StartOn(t, "sqlite://"+filepath.Join(t.TempDir(), "state.db"))
+}
+
+// StartOn starts a server on a database. It ends with the test.
+func StartOn(t *testing.T, database string) *FrontEnd {
 	t.Helper()
 	program, err := build()
 	if err != nil {
@@ -50,8 +56,8 @@ func Start(t *testing.T) *FrontEnd {
 	}
 	f := &FrontEnd{t: t, Address: Address(t), Program: &programs.Program{Dir: t.TempDir(),
 		Signal: syscall.SIGTERM}}
-	f.Command = []string{program, "etcd", "--database",
-		"sqlite://" + filepath.Join(f.Dir, "state.db"), "--listen-client-urls", "http://" + f.Address}
+	f.Command = []string{program, "etcd", "--database", database, "--listen-client-urls",
+		"http://" + f.Address}
 	f.StartAgain()
 	t.Cleanup(func() {
 		if err := f.Stop(context.WithoutCancel(t.Context())); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -92,6 +93,15 @@ type Served struct {
 func NewServed(ctx context.Context, kind programs.Kind, servers int,
 	opts dbserver.Options) (*Served, error) {
 	opts.Own, opts.Durable = true, true
+	if kind == programs.MariaDB {
+		// Without a binary log, it shows commits before they are on the disk: if it is killed then,
+		// what was seen is gone, and the servers fence, as they should.
+		opts.Settings = maps.Clone(opts.Settings)
+		if opts.Settings == nil {
+			opts.Settings = map[string]string{}
+		}
+		opts.Settings["log-bin"], opts.Settings["sync-binlog"] = "binlog", "1"
+	}
 	server, err := dbserver.Start(ctx, kind, opts)
 	if err != nil {
 		return nil, &Missing{fmt.Sprintf("%s: %s", kind,

@@ -363,15 +363,17 @@ func (l *Load) list(rng *rand.Rand, id, server int) bool {
 	if n < 15 {
 		op.Selector.Namespace = l.namespace(rng)
 	}
+	switch m := rng.IntN(6); {
+	case m == 0:
+		op.Selector.Colour = colours[rng.IntN(len(colours))]
+	case m == 1 && op.Selector.Resource == api.Pipelines:
+		op.Selector.Image = images[rng.IntN(len(images))]
+	}
 	switch {
-	case n < 8 || n == 15: // consistent
-	case n < 10 || n == 16:
+	case n < 10 || n == 15: // consistent
+	case n < 12 || n == 16:
 		op.Match = history.Any
 		q.Set("resourceVersion", "0")
-	case n == 10:
-		op.Selector.Colour = colours[rng.IntN(len(colours))]
-	case n == 11 && op.Selector.Resource == api.Pipelines:
-		op.Selector.Image = images[rng.IntN(len(images))]
 	case n == 12 || n == 17:
 		op.Match, op.At = history.Exact, max(1, l.Newest()-rng.Int64N(oldestListedBehindNow))
 	case n == 13 || n == 18:

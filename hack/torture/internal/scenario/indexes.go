@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
+	"strings"
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/api"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
@@ -22,30 +24,41 @@ var indexes = [][2]string{
 // indexed tells whether the servers are API servers that store in the database themselves.
 func (e *Env) indexed() bool { return !e.Etcd && !e.EtcdClients }
 
-// changeIndex changes an index by a command, once the servers have said where the objects are.
-func (e *Env) changeIndex(ctx context.Context, command string, index [2]string) error {
+// changeIndexes changes indexes by a command, once the servers have said where the objects are. It
+// waits until the servers have built them.
+func (e *Env) changeIndexes(ctx context.Context, command string, indexes ...[2]string) error {
+	common := []string{"--database=" + e.DB.Direct(), "--store=" + e.store()}
+	for _, index := range indexes {
+		if err := until(ctx, recoverWithin, func(ctx context.Context) error {
+			return e.rowkeeper(ctx, slices.Concat([]string{"indexes", command,
+				"ci.rowkeeper.dev/" + index[0], index[1], "--storage-prefix=" + e.prefix()}, common)...)
+		}); err != nil {
+			return err
+		}
+	}
 	return until(ctx, recoverWithin, func(ctx context.Context) error {
-		return e.rowkeeper(ctx, "indexes", command, "ci.rowkeeper.dev/"+index[0], index[1],
-			"--database="+e.DB.Direct(), "--store="+e.store(), "--storage-prefix="+e.prefix())
+		out, err := exec.CommandContext(ctx, e.Config.Rowkeeper, slices.Concat([]string{"indexes",
+			"list"}, common)...).CombinedOutput()
+		if err == nil && strings.Contains(string(out), "building") {
+			err = errBuilding
+		}
+		return err
 	})
 }
+
+var errBuilding = errors.New("no server has built the indexes")
 
 func (e *Env) declareIndexes(ctx context.Context) error {
 	if !e.indexed() {
 		return nil
 	}
-	for _, index := range indexes {
-		if err := e.changeIndex(ctx, "add", index); err != nil {
-			return err
-		}
-	}
-	return nil
+	return e.changeIndexes(ctx, "add", indexes...)
 }
 
 // indexRebuilt has an index built anew while the load goes on. Servers that do not know of it yet
 // write without it, and are refused.
 func indexRebuilt(ctx context.Context, e *Env) error {
-	return e.changeIndex(ctx, "rebuild", indexes[e.Rand.IntN(len(indexes))])
+	return e.changeIndexes(ctx, "rebuild", indexes[e.Rand.IntN(len(indexes))])
 }
 
 // agree has the program look at the tables: whether the indexes agree with the keys, too.

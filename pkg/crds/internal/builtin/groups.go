@@ -1,17 +1,22 @@
 package builtin
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -20,9 +25,11 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/client-go/discovery"
+	admissionclient "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	// These add their groups to the scheme.
 	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install"
+	_ "k8s.io/kubernetes/pkg/apis/authentication/install"
 	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	_ "k8s.io/kubernetes/pkg/apis/events/install"
@@ -33,10 +40,14 @@ import (
 	configmaps "k8s.io/kubernetes/pkg/registry/core/configmap/storage"
 	events "k8s.io/kubernetes/pkg/registry/core/event/storage"
 	namespaces "k8s.io/kubernetes/pkg/registry/core/namespace/storage"
+	quotas "k8s.io/kubernetes/pkg/registry/core/resourcequota/storage"
 	secrets "k8s.io/kubernetes/pkg/registry/core/secret/storage"
 	serviceaccounts "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
 	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 )
 
 var (
@@ -52,7 +63,9 @@ func Serves(kind schema.GroupVersionKind) bool {
 	case corev1.SchemeGroupVersion:
 		name := strings.TrimSuffix(kind.Kind, "List")
 		return name == "Namespace" || name == "ConfigMap" || name == "Secret" || name == "Event" ||
-			name == "ServiceAccount"
+			name == "ServiceAccount" || name == "ResourceQuota"
+	case authenticationv1.SchemeGroupVersion:
+		return kind.Kind == "TokenRequest"
 	case admissionv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
 		eventsv1.SchemeGroupVersion, flowcontrolv1.SchemeGroupVersion, rbacv1.SchemeGroupVersion:
 		return true
@@ -69,12 +82,17 @@ type Options struct {
 	Discovery discovery.DiscoveryInterface
 	// Roles and Priorities serve roles, and FlowSchemas with PriorityLevelConfigurations.
 	Roles, Priorities bool
+	// Tokens makes tokens for service accounts, for Audiences if requests name none. Webhooks has
+	// the configurations of webhooks, which tokens may be bound to.
+	Tokens    serviceaccount.TokenGenerator
+	Audiences []string
+	Webhooks  admissionclient.AdmissionregistrationV1Interface
 }
 
 // Installed is what [Install] has made.
 type Installed struct {
-	// Namespaces reads namespaces from the database.
-	Namespaces rest.Getter
+	// Namespaces, Accounts and Secrets read from the database.
+	Namespaces, Accounts, Secrets rest.Getter
 	// Directories are where the objects of the group without a name are stored, below the server's
 	// prefix: the names of the group's resources.
 	Directories sets.Set[string]
@@ -86,7 +104,7 @@ const eventTTL = time.Hour
 // Install makes a server serve the core API, stored where the getter says.
 func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptionsGetter,
 	o Options) (*Installed, error) {
-	core, err := newCore(getter)
+	core, err := newCore(getter, o)
 	if err != nil {
 		return nil, err
 	}
@@ -127,8 +145,9 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 	if err := server.InstallAPIGroups(groups...); err != nil {
 		return nil, fmt.Errorf("cannot install the groups of the core API: %w", err)
 	}
-	installed := &Installed{Namespaces: core["namespaces"].(rest.Getter),
-		Directories: sets.New[string]()}
+	read := func(name string) rest.Getter { return core[name].(rest.Getter) }
+	installed := &Installed{Namespaces: read("namespaces"), Accounts: read("serviceaccounts"),
+		Secrets: read("secrets"), Directories: sets.New[string]()}
 	for name := range core {
 		resource, _, _ := strings.Cut(name, "/")
 		installed.Directories.Insert(resource)
@@ -138,7 +157,7 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 
 // newCore makes the resources of the group without a name. Upstream's provider of them links what
 // serves Pods and Nodes.
-func newCore(getter generic.RESTOptionsGetter) (map[string]rest.Storage, error) {
+func newCore(getter generic.RESTOptionsGetter, o Options) (map[string]rest.Storage, error) {
 	core := map[string]rest.Storage{}
 	var err error
 	add := func(name string, make func() (rest.Storage, error)) {
@@ -151,8 +170,25 @@ func newCore(getter generic.RESTOptionsGetter) (map[string]rest.Storage, error) 
 	add("events", func() (rest.Storage, error) {
 		return events.NewREST(getter, uint64(eventTTL.Seconds()))
 	})
-	add("serviceaccounts", func() (rest.Storage, error) { // without tokens
-		return serviceaccounts.NewREST(getter, nil, nil, nil, 0, nil, nil, nil, nil, nil, false, 0)
+	add("serviceaccounts", func() (rest.Storage, error) {
+		secrets, ok := core["secrets"].(rest.Getter)
+		if !ok {
+			return nil, fmt.Errorf("secrets are a %T", core["secrets"])
+		}
+		s, err := serviceaccounts.NewREST(getter, o.Tokens, o.Audiences, o.Authorizer,
+			definitions.TokenLifetime, absent("pods"), secrets, absent("nodes"),
+			o.Webhooks.ValidatingWebhookConfigurations(), o.Webhooks.MutatingWebhookConfigurations(),
+			false, 0)
+		if err != nil {
+			return nil, err
+		}
+		core["serviceaccounts/token"] = s.Token
+		return s, nil
+	})
+	add("resourcequotas", func() (rest.Storage, error) {
+		q, status, err := quotas.NewREST(getter)
+		core["resourcequotas/status"] = status
+		return q, err
 	})
 	add("namespaces", func() (rest.Storage, error) {
 		n, status, finalize, err := namespaces.NewREST(getter)
@@ -163,6 +199,13 @@ func newCore(getter generic.RESTOptionsGetter) (map[string]rest.Storage, error) 
 		return nil, fmt.Errorf("cannot make the core API: %w", err)
 	}
 	return core, nil
+}
+
+// absent is a resource that is not served.
+type absent string
+
+func (a absent) Get(_ context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
+	return nil, apierrors.NewNotFound(corev1.Resource(string(a)), name)
 }
 
 // group makes a group that is served as v1.
