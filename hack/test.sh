@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 # The modules of the workspace besides the library.
 workspace=(./cmd/rowkeeper/... ./pkg/crds/...)
 # The modules outside of it whose tests run with those of the library.
-modules=(hack/compat/aggregator hack/bench hack/image hack/release hack/verify/linkage hack/compat/sampleapiserver hack/torture hack/torture/robustness hack/compat/crds hack/compat/etcd3 hack/compat/kubebuilder hack/compat/otherversions hack/compat/scaffold pkg/example/controller pkg/testkit/containers pkg/testkit/process)
+modules=(cmd/rowkeeper-login-azure cmd/rowkeeper-login-cloudsql cmd/rowkeeper-login-rds cmd/rowkeeper-login-vault hack/compat/aggregator hack/bench hack/image hack/release hack/verify/linkage hack/compat/sampleapiserver hack/torture hack/torture/robustness hack/compat/crds hack/compat/etcd3 hack/compat/kubebuilder hack/compat/otherversions hack/compat/scaffold pkg/example/controller pkg/testkit/containers pkg/testkit/process)
 # Those whose tests do not, with the reason.
 declare -A elsewhere=(
 	[hack/compat/backends]="make test-clients: they compile for minutes"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/database"
+	"github.com/rowkeeper/rowkeeper/storage/login"
 )
 
 // Driver opens databases of one kind. The packages sqlite, postgres and mysql below this one have
@@ -32,10 +33,10 @@ type Config struct {
 	// postgres://user@host/database?sslmode=verify-full or
 	// mysql://user@host:3306/database?tls=true.
 	URL string
-	// URLNow, if not nil, returns the URL as it is now, such as the content of a file. It is called
-	// for every new connection to a server, which logs in with the user and the password that it
-	// names; nothing else in it may differ from URL.
-	URLNow func() (string, error)
+	// Login, if not nil, returns the user and the password of each new connection to a server.
+	// Package login has what reads files and runs programs, and what keeps an answer until it ends.
+	// Without it they are the ones of URL. SQLite has no users.
+	Login login.Func
 	// Drivers are the kinds of databases that the URL may name. A program links the drivers that it
 	// lists, and no others.
 	Drivers []Driver
@@ -77,7 +78,7 @@ func (c Config) Database() database.Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(logr.ToSlogHandler(klog.Background()))
 	}
-	return database.Config{URL: c.URL, URLNow: c.URLNow, Drivers: c.Drivers, Store: c.Store, Migrate: c.Migrate,
+	return database.Config{URL: c.URL, Login: c.Login, Drivers: c.Drivers, Store: c.Store, Migrate: c.Migrate,
 		Logger: c.Logger, Timeout: c.Timeout, Compaction: c.Compaction, CacheBytes: c.CacheBytes,
 		EventBytes: c.EventBytes, Clock: c.Clock, RefuseLost: c.RefuseLost}
 }

@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,15 +25,21 @@ import (
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/klog/v2"
 
 	"github.com/rowkeeper/rowkeeper/pkg/internal/reserved"
 	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/login"
 )
 
 // StorageOptions say where and how an API server stores its objects.
 type StorageOptions struct {
-	// URL names the database. URLFile is a file that holds the URL in its place.
-	URL, URLFile string
+	// URL names the database. In its place URLFile is a file that holds the URL, or URLEnv an
+	// environment variable.
+	URL, URLFile, URLEnv string
+	// Login is a program that prints the user and the password, with its arguments, separated by
+	// spaces; see [login.Program].
+	Login string
 	// Drivers are the kinds of databases that the URL may name.
 	Drivers []storage.Driver
 	// Store names the store in the database.
@@ -120,6 +127,11 @@ func (o *StorageOptions) AddURLFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.URLFile, "database-file", o.URLFile,
 		"File that holds the URL of the database, in place of --database, so that a password in "+
 			"it is not seen in the list of processes.")
+	fs.StringVar(&o.URLEnv, "database-env", o.URLEnv,
+		"Environment variable that holds the URL of the database, in place of --database.")
+	fs.StringVar(&o.Login, "database-login", o.Login,
+		"Program that prints the user and the password of the database as JSON, with its "+
+			"arguments, separated by spaces. It is run again before they end.")
 	fs.DurationVar(&o.Timeout, "database-timeout", o.Timeout,
 		"How long one operation on the database may take.")
 }
@@ -228,11 +240,8 @@ func (o *StorageOptions) Validate() []error {
 // ValidateDatabase returns what is wrong with the options of AddDatabaseFlags.
 func (o *StorageOptions) ValidateDatabase() []error {
 	var errs []error
-	switch {
-	case o.URL == "" && o.URLFile == "":
-		errs = append(errs, errors.New("no database is named: give --database or --database-file"))
-	case o.URL != "" && o.URLFile != "":
-		errs = append(errs, errors.New("--database and --database-file exclude each other"))
+	if err := o.ValidateURL("database", "database"); err != nil {
+		errs = append(errs, err)
 	}
 	if err := storage.CheckStoreName(o.Store); err != nil {
 		errs = append(errs, fmt.Errorf("--store: %w", err))
@@ -241,6 +250,31 @@ func (o *StorageOptions) ValidateDatabase() []error {
 		errs = append(errs, errors.New("--database-timeout must be greater than 0"))
 	}
 	return errs
+}
+
+// ValidateURL returns what is wrong with the options that name the database. The flags of the
+// options begin with a word, and name a thing.
+func (o *StorageOptions) ValidateURL(flag, thing string) error {
+	given := 0
+	for _, way := range []string{o.URL, o.URLFile, o.URLEnv} {
+		if way != "" {
+			given++
+		}
+	}
+	switch {
+	case given == 0:
+		return fmt.Errorf("no %[2]s is named: give --%[1]s, --%[1]s-file or --%[1]s-env", flag, thing)
+	case given > 1:
+		return fmt.Errorf("--%[1]s, --%[1]s-file and --%[1]s-env exclude each other", flag)
+	case o.Login != "" && strings.TrimSpace(o.Login) == "":
+		return fmt.Errorf("--%s-login names no program", flag)
+	}
+	return nil
+}
+
+// NamesDatabase tells whether the options name a database, in one way or another.
+func (o *StorageOptions) NamesDatabase() bool {
+	return o.URL != "" || o.URLFile != "" || o.URLEnv != ""
 }
 
 // uncached returns the resources that --watch-cache-sizes excepts from the watch cache.
@@ -288,18 +322,9 @@ func (o *StorageOptions) storesFor() (map[schema.GroupResource]string, error) {
 func (o *StorageOptions) Database() (storage.Config, error) {
 	c := storage.Config{URL: o.URL, Drivers: o.Drivers, Store: o.Store, Migrate: o.Migrate,
 		Timeout: o.Timeout}
-	var err error
-	if file := o.URLFile; file != "" {
-		c.URLNow = func() (string, error) {
-			content, err := os.ReadFile(file)
-			if err != nil {
-				return "", fmt.Errorf("cannot read --database-file: %w", err)
-			}
-			return strings.TrimSpace(string(content)), nil
-		}
-		if c.URL, err = c.URLNow(); err != nil {
-			return c, err
-		}
+	err := o.logIn(&c)
+	if err != nil {
+		return c, err
 	}
 	if c.StoreFor, err = o.storesFor(); err != nil {
 		return c, err
@@ -310,10 +335,47 @@ func (o *StorageOptions) Database() (storage.Config, error) {
 	return c, nil
 }
 
+// logIn sets the URL and the login.
+func (o *StorageOptions) logIn(c *storage.Config) error {
+	switch {
+	case o.URLFile != "":
+		file := login.File(o.URLFile)
+		c.Login = func(ctx context.Context) (login.Credentials, error) {
+			credentials, err := file(ctx)
+			if err != nil {
+				err = fmt.Errorf("cannot read --database-file: %w", err)
+			}
+			return credentials, err
+		}
+	case o.URLEnv != "":
+		c.Login = login.Env(o.URLEnv)
+	}
+	if c.Login != nil {
+		credentials, err := c.Login(context.Background())
+		if err != nil {
+			return err
+		}
+		c.URL = credentials.URL
+	}
+	command := strings.Fields(o.Login)
+	if len(command) == 0 {
+		return nil
+	}
+	if scheme, _, _ := strings.Cut(c.URL, ":"); scheme == "sqlite" || scheme == "memory" {
+		return fmt.Errorf("--database-login is for a server: a database of %s: has no users", scheme)
+	}
+	c.Login = login.Keep(login.Program(command[0], command[1:]...),
+		slog.New(logr.ToSlogHandler(klog.Background())))
+	return nil
+}
+
 // DatabaseName is what may be shown of the database's URL: no user and no parameters.
 func (o *StorageOptions) DatabaseName() string {
-	if o.URLFile != "" {
+	switch {
+	case o.URLFile != "":
 		return "the database of " + o.URLFile
+	case o.URLEnv != "":
+		return "the database of $" + o.URLEnv
 	}
 	u, err := url.Parse(o.URL)
 	if err != nil {

@@ -559,7 +559,71 @@ func TestDatabaseFile(t *testing.T) {
 		t.Fatalf("the URL is %q, %v", c.URL, err)
 	}
 	write("postgres://second@h/db")
-	if now, err := c.URLNow(); err != nil || now != "postgres://second@h/db" {
-		t.Errorf("the URL is now %q, %v", now, err)
+	if now, err := c.Login(t.Context()); err != nil || now.URL != "postgres://second@h/db" {
+		t.Errorf("the login is now %v, %v", now, err)
+	}
+	if name := o.DatabaseName(); !strings.HasSuffix(name, file) {
+		t.Errorf("the database is shown as %q", name)
+	}
+}
+
+func TestDatabaseEnv(t *testing.T) {
+	o := options.StorageOptions{URLEnv: "URL_OF_THE_TEST"}
+	if _, err := o.Database(); err == nil || !strings.Contains(err.Error(), "URL_OF_THE_TEST is not set") {
+		t.Errorf("without the variable: %v", err)
+	}
+	t.Setenv("URL_OF_THE_TEST", "postgres://first:secret@h/db\n")
+	c, err := o.Database()
+	if err != nil || c.URL != "postgres://first:secret@h/db" {
+		t.Fatalf("the URL is %q, %v", c.URL, err)
+	}
+	if name := o.DatabaseName(); name != "the database of $URL_OF_THE_TEST" {
+		t.Errorf("the database is shown as %q", name)
+	}
+}
+
+// The program of a login is run once for all connections, and what it says takes the place of the
+// URL's user.
+func TestDatabaseLogin(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "login")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\necho run >>\"$1\"\n"+
+		`echo '{"user": "'$2'", "password": "p"}'`+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o := options.StorageOptions{URL: "postgres://h/db", Login: script + "  " + dir + "/runs someone "}
+	c, err := o.Database()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if got, err := c.Login(t.Context()); err != nil || got.User != "someone" || got.Password != "p" {
+			t.Errorf("the login is %v, %v", got, err)
+		}
+	}
+	if runs, err := os.ReadFile(dir + "/runs"); err != nil || string(runs) != "run\n" {
+		t.Errorf("%q, %v", runs, err)
+	}
+	for _, url := range []string{"sqlite:x.db", "memory:"} {
+		o.URL = url
+		if _, err := o.Database(); err == nil || !strings.Contains(err.Error(), "has no users") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+func TestValidateURL(t *testing.T) {
+	for want, o := range map[string]options.StorageOptions{
+		"no target is named: give --to, --to-file or --to-env": {Login: "x"},
+		"--to, --to-file and --to-env exclude each other":      {URLFile: "x", URLEnv: "X"},
+		"--to-login names no program":                          {URL: "x", Login: " "},
+		"<nil>":                                                {URLEnv: "X", Login: "x"},
+	} {
+		if err := o.ValidateURL("to", "target"); fmt.Sprint(err) != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if got := o.NamesDatabase(); got != (o.URL+o.URLFile+o.URLEnv != "") {
+			t.Errorf("%+v names a database: %t", o, got)
+		}
 	}
 }

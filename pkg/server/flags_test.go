@@ -173,6 +173,7 @@ func TestFlags(t *testing.T) {
 		"apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n")
 	webhook := write(t, "webhook.yaml",
 		"apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\nusers: [{name: u}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n")
+	t.Setenv("URL_OF_THE_TEST", "memory:")
 	type seen = func(outcome) any
 	serving := func(f func(*genericapiserver.SecureServingInfo) any) seen {
 		return func(out outcome) any { return f(out.config.SecureServing) }
@@ -252,6 +253,16 @@ func TestFlags(t *testing.T) {
 		"database-file": {write(t, "url", "memory:\n"), nil, func(out outcome) any {
 			return out.database.URL
 		}, "memory:"},
+		"database-env": {"URL_OF_THE_TEST", nil, func(out outcome) any {
+			return out.database.URL
+		}, "memory:"},
+		"database-login": {"false", []string{"--database=postgres://h/d"}, func(out outcome) any {
+			if out.database.Login == nil {
+				return false
+			}
+			_, err := out.database.Login(t.Context())
+			return strings.Contains(fmt.Sprint(err), "login program false failed")
+		}, true},
 		"database-migrate": {"false", nil, func(out outcome) any {
 			return out.database.Migrate
 		}, false},
@@ -626,7 +637,7 @@ func TestValidate(t *testing.T) {
 	o = newServer()
 	o.Storage.URL, o.Storage.URLFile = "memory:", "x"
 	if err := utilerrors.NewAggregate(o.validate()); err == nil ||
-		!strings.Contains(err.Error(), "--database and --database-file exclude each other") {
+		!strings.Contains(err.Error(), "--database, --database-file and --database-env exclude each other") {
 		t.Errorf("two databases: %v", err)
 	}
 }

@@ -359,7 +359,7 @@ func (s *Server) complete() error {
 	if s.Aggregated.Enabled {
 		return nil
 	}
-	if s.Storage.URL == "" && s.Storage.URLFile == "" {
+	if !s.Storage.NamesDatabase() {
 		dir, err := filepath.Abs(s.dataDir)
 		if err != nil {
 			return fmt.Errorf("cannot find --data-dir: %w", err)

@@ -13,10 +13,14 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/backendtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/logintest"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
-func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
+func TestMain(m *testing.M) {
+	logintest.Main()
+	os.Exit(dbtest.Main(m))
+}
 
 // kinds are the databases of this package.
 var kinds = []dbtest.Kind{dbtest.MariaDB, dbtest.MySQL}

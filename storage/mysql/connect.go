@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -82,7 +83,9 @@ func newServer(url string, opts contract.DriverOptions) (*server, error) {
 	if err != nil {
 		return nil, &contract.Error{Class: contract.Denied, Err: err}
 	}
-	cfg.now = opts.URL
+	if cfg.login = opts.Login; cfg.login == nil && cfg.user == "" {
+		return nil, &contract.Error{Class: contract.Denied, Err: errNoUser}
+	}
 	return &server{cfg: cfg, log: opts.Logger, lockWait: seconds(opts.Timeout / 3),
 		hold: seconds(opts.Timeout / 10)}, nil
 }
@@ -123,6 +126,42 @@ type conn struct {
 	// prepare or to execute it.
 	state driver.Stmt
 	plain bool
+
+	// replace, if not nil, calls leave when the connection is to be replaced.
+	replace *time.Timer
+	// mu protects left, which says that it is to be replaced, and unused, which says that nobody
+	// uses it.
+	mu           sync.Mutex
+	left, unused bool
+}
+
+// leave closes the connection at once if it is unused. Otherwise package sql closes it after its
+// use.
+func (c *conn) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left = true; c.unused {
+		_ = c.session.Close()
+	}
+}
+
+// IsValid implements [driver.Validator]. Package sql calls it after each use.
+func (c *conn) IsValid() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unused = !c.left
+	return c.unused && c.session.IsValid()
+}
+
+// ResetSession implements [driver.SessionResetter]. Package sql calls it before each use but the
+// first.
+func (c *conn) ResetSession(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unused = false; c.left {
+		return driver.ErrBadConn
+	}
+	return c.session.ResetSession(ctx)
 }
 
 // QueryContext implements [driver.QueryerContext]. It prepares preparedState once, and sends all
@@ -157,6 +196,9 @@ func (c *conn) queryState(ctx context.Context, args []driver.NamedValue) (driver
 
 // Close closes the connection. That the server was first is no error.
 func (c *conn) Close() error {
+	if c.replace != nil {
+		c.replace.Stop()
+	}
 	_ = c.session.Close()
 	return nil
 }
@@ -177,7 +219,7 @@ func (c *connector) Connect(ctx context.Context) (opened driver.Conn, err error)
 
 func (c *connector) connect(ctx context.Context) (driver.Conn, error) {
 	log := &driverLog{log: c.log}
-	cfg, err := c.cfg.dial(c.transactions, log)
+	cfg, login, err := c.cfg.dial(ctx, c.transactions, log)
 	if err != nil {
 		return nil, &contract.Error{Class: contract.Denied, Err: err}
 	}
@@ -186,9 +228,13 @@ func (c *connector) connect(ctx context.Context) (driver.Conn, error) {
 		return nil, &contract.Error{Class: contract.Denied,
 			Err: fmt.Errorf("the database URL cannot be used: %w", err)}
 	}
-	number := c.address.Begin()
+	number, replaceAt := c.address.Begin(), contract.ReplaceAt(login, time.Now())
 	raw, err := d.Connect(ctx)
 	if err != nil {
+		if refused := (*mysql.MySQLError)(nil); login.Refused != nil && errors.As(err, &refused) &&
+			loginRefused(refused) {
+			login.Refused()
+		}
 		return nil, c.cfg.connectError(cfg.User, log.explain(err))
 	}
 	s, ok := raw.(session)
@@ -206,7 +252,11 @@ func (c *connector) connect(ctx context.Context) (driver.Conn, error) {
 		return nil, c.cfg.connectError(cfg.User, log.explain(err))
 	}
 	f.number = number
-	return &conn{session: s, facts: f}, nil
+	opened := &conn{session: s, facts: f}
+	if !replaceAt.IsZero() {
+		opened.replace = time.AfterFunc(time.Until(replaceAt), opened.leave)
+	}
+	return opened, nil
 }
 
 // begin finds out what the server is, refuses it or makes the session ready.

@@ -199,6 +199,11 @@ func sentence(e *mysql.MySQLError) error {
 	return e
 }
 
+// loginRefused tells whether the server has refused the user or the password.
+func loginRefused(e *mysql.MySQLError) bool {
+	return e.Number == 1045 || e.Number == 1698 || e.Number == 1820 || e.Number == 1862
+}
+
 // connectError judges an error of opening a connection as a user: nothing was sent that could
 // change anything.
 func (c *config) connectError(user string, err error) *contract.Error {
@@ -237,7 +242,8 @@ func (c *config) connectError(user string, err error) *contract.Error {
 			"it there, or set tls=false in the URL", c)
 	case errors.Is(err, mysql.ErrCleartextPassword):
 		return contract.Errorf(contract.Denied, "cannot connect to %s as %s: the account asks for the "+
-			"password in clear text, which is not supported; use caching_sha2_password, ed25519 or "+
+			"password in clear text, which only the password of a login program is sent in, with "+
+			"tls=true or tls=verify-ca; use caching_sha2_password, ed25519 or "+
 			"mysql_native_password", c, user)
 	case errors.Is(err, mysql.ErrNativePassword),
 		errors.Is(err, mysql.ErrOldPassword), errors.Is(err, mysql.ErrUnknownPlugin):

@@ -32,7 +32,11 @@ func CheckURL(url string) (*mysql.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.dial(false, &mysql.NopLogger{})
+	if c.user == "" {
+		return nil, errNoUser
+	}
+	d, _, err := c.dial(context.Background(), false, &mysql.NopLogger{})
+	return d, err
 }
 
 // LetFirstNode is letFirstNode, as a migration calls it.
@@ -49,7 +53,8 @@ func Dial(url string, opts contract.DriverOptions) (*mysql.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.cfg.dial(false, &mysql.NopLogger{})
+	d, _, err := s.cfg.dial(context.Background(), false, &mysql.NopLogger{})
+	return d, err
 }
 
 // CheckVersion is checkVersion.

@@ -1,6 +1,8 @@
 package mysql
 
 import (
+	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -16,13 +18,15 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // config is what a database URL says. Files are named here and read for each new connection, so
 // that passwords and certificates can be replaced while the program runs.
 type config struct {
-	// now, if not nil, returns the URL as it is now, for the user and the password.
-	now            func() (string, error)
+	// login, if not nil, returns the user and the password of a connection.
+	login          contract.Login
 	user, database string
 	network, addr  string
 	// The password is that of passwordFile, else of the URL, else of the environment variable
@@ -76,9 +80,6 @@ func parseURL(text string) (*config, error) {
 	}
 	c.password, c.hasPassword = u.User.Password()
 	switch {
-	case c.user == "":
-		return nil,
-			errors.New("the database URL names no user: write mysql://user@host:3306/database?tls=true")
 	case c.database == "":
 		return nil,
 			errors.New("the database URL names no database: write mysql://user@host:3306/database?tls=true")
@@ -227,7 +228,8 @@ func (c *config) String() string {
 
 // dial makes the driver's configuration for one connection, with the password and the certificates
 // as they are now.
-func (c *config) dial(multiStatements bool, log mysql.Logger) (*mysql.Config, error) {
+func (c *config) dial(ctx context.Context, multiStatements bool,
+	log mysql.Logger) (*mysql.Config, contract.Credentials, error) {
 	d := mysql.NewConfig()
 	d.DBName, d.Net, d.Addr = c.database, c.network, c.addr
 	d.Timeout = c.connectTimeout
@@ -239,28 +241,50 @@ func (c *config) dial(multiStatements bool, log mysql.Logger) (*mysql.Config, er
 	d.MultiStatements = multiStatements
 	// The store's limits follow from the server's max_allowed_packet; see limitsFor.
 	d.MaxAllowedPacket = 1 << 30
-	login := c
-	if c.now != nil {
-		url, err := c.now()
-		if err != nil {
-			return nil, err
-		}
-		if login, err = parseURL(url); err != nil {
-			return nil, err
-		}
-	}
-	password, err := login.readPassword()
+	login, err := c.logIn(ctx, d)
 	if err != nil {
-		return nil, err
+		return nil, login, err
 	}
-	d.User, d.Passwd = login.user, password
+	// The server has to see the token of a cloud, to find out who has signed it. Whoever is at the
+	// other end has shown a certificate, or is in this machine's file system.
+	d.AllowCleartextPasswords = c.login != nil && login.URL == "" &&
+		(c.tls == tlsVerify || c.tls == tlsVerifyCA || c.network == "unix")
 	if c.tls == tlsOff {
-		return d, nil
+		return d, login, nil
 	}
 	d.AllowFallbackToPlaintext = c.tls == tlsPreferred
 	d.TLS, err = c.tlsConfig()
-	return d, err
+	return d, login, err
 }
+
+// logIn sets the user and the password as they are now.
+func (c *config) logIn(ctx context.Context, d *mysql.Config) (login contract.Credentials, err error) {
+	from := c
+	if c.login != nil {
+		if login, err = c.login(ctx); err != nil {
+			return login, err
+		}
+		if login.URL == "" {
+			d.User, d.Passwd = cmp.Or(login.User, c.user), login.Password
+			if d.User == "" {
+				return login, errors.New("neither the database URL nor its login names a user")
+			}
+			return login, nil
+		}
+		if from, err = parseURL(login.URL); err != nil {
+			return login, err
+		}
+	}
+	if from.user == "" {
+		return login, errNoUser
+	}
+	d.User = from.user
+	d.Passwd, err = from.readPassword()
+	return login, err
+}
+
+var errNoUser = errors.New("the database URL names no user: write " +
+	"mysql://user@host:3306/database?tls=true")
 
 func (c *config) readPassword() (string, error) {
 	if c.passwordFile == "" {

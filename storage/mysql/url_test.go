@@ -1,12 +1,14 @@
 package mysql_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
@@ -136,22 +138,64 @@ func TestPasswordFile(t *testing.T) {
 	}
 }
 
-// The user and the password of a connection are those of the URL as it is now.
-func TestURLNow(t *testing.T) {
+// The user and the password of a connection are those of the login.
+func TestLogin(t *testing.T) {
 	opts := options(t)
-	const opened = "mysql://first:one@h/store"
-	for now, want := range map[string]string{
-		opened: "first:one", "mysql://first:two@h/store": "first:two",
-		"mysql://second:three@elsewhere/other": "second:three", "mysql://": "error",
+	for _, test := range []struct {
+		login contract.Credentials
+		want  string
+	}{
+		{contract.Credentials{URL: "mysql://first:one@h/store"}, "first:one"},
+		{contract.Credentials{URL: "mysql://first:two@h/store"}, "first:two"},
+		{contract.Credentials{URL: "mysql://second:three@elsewhere/other"}, "second:three"},
+		{contract.Credentials{URL: "mysql://"}, "error"},
+		{contract.Credentials{URL: "mysql://h/store", User: "second"}, "error"},
+		{contract.Credentials{Password: "four"}, "first:four"},
+		{contract.Credentials{User: "second", Password: "five"}, "second:five"},
 	} {
-		opts.URL = func() (string, error) { return now, nil }
-		c, err := mysql.Dial(opened, opts)
+		login, want := test.login, test.want
+		opts.Login = func(context.Context) (contract.Credentials, error) { return login, nil }
+		c, err := mysql.Dial("mysql://first:one@h/store?password_file=/nowhere", opts)
 		got := "error"
 		if err == nil {
 			got = c.User + ":" + c.Passwd
 		}
 		if got != want || err == nil && (c.Addr != "h:3306" || c.DBName != "store") {
-			t.Errorf("%s: %+v, %v, want %s", now, c, err, want)
+			t.Errorf("%v: %+v, %v, want %s", login, c, err, want)
+		}
+	}
+	for user, want := range map[string]string{"": "neither the database URL nor its login names a user",
+		"second": ""} {
+		opts.Login = func(context.Context) (contract.Credentials, error) {
+			return contract.Credentials{User: user, Password: "x"}, nil
+		}
+		c, err := mysql.Dial("mysql://h/store", opts)
+		if want == "" && (err != nil || c.User != user) || want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("without a user in the URL, and %q: %v, want %q", user, err, want)
+		}
+	}
+	opts.Login = nil
+	if _, err := mysql.Dial("mysql://h/store", opts); err == nil ||
+		!strings.Contains(err.Error(), "names no user") {
+		t.Errorf("without any user: %v", err)
+	}
+}
+
+// A token is sent in clear text, and only to a server that has shown its certificate, or in a
+// socket.
+func TestClearText(t *testing.T) {
+	opts := options(t)
+	for url, want := range map[string]bool{
+		"mysql://u:p@h/d": true, "mysql://u:p@h/d?tls=verify-ca": true,
+		"mysql://u:p@h/d?tls=skip-verify": false, "mysql://u:p@h/d?tls=false": false,
+		"mysql://u:p@localhost/d": false, "mysql://u:p@/d?socket=/run/s": true,
+	} {
+		for _, login := range []contract.Credentials{{Password: "token"}, {URL: url}} {
+			want := want && login.URL == ""
+			opts.Login = func(context.Context) (contract.Credentials, error) { return login, nil }
+			if c, err := mysql.Dial(url, opts); err != nil || c.AllowCleartextPasswords != want {
+				t.Errorf("%s, with a URL as login: %t: %+v, %v", url, login.URL != "", c, err)
+			}
 		}
 	}
 }

@@ -12,10 +12,14 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/backendtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/test/logintest"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
-func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
+func TestMain(m *testing.M) {
+	logintest.Main()
+	os.Exit(dbtest.Main(m))
+}
 
 // options are those of tests.
 func options(t testing.TB) contract.DriverOptions {

@@ -122,7 +122,7 @@ func setConfig(settings map[string]string, local bool) string {
 // connect makes a connection beside the pools.
 func (d *database) connect(ctx context.Context) (*pgx.Conn, error) {
 	cc := d.cfg.pool.ConnConfig.Copy()
-	if err := d.begin(cc); err != nil {
+	if err := d.begin(ctx, cc); err != nil {
 		return nil, d.cfg.connectError(err)
 	}
 	conn, err := pgx.ConnectConfig(ctx, cc)
@@ -145,6 +145,9 @@ type greeting struct {
 	log int64
 	// started is when the server was started, in microseconds since 1970.
 	started int64
+	// replaceAt is when the connection is to be replaced, zero if never, and replace does it.
+	replaceAt time.Time
+	replace   *time.Timer
 	// warnings counts what the server has warned of, and warning is the last.
 	warnings int
 	warning  *pgconn.Notice
@@ -186,7 +189,7 @@ func greetingFrom(conn *pgconn.PgConn) *greeting {
 
 // begin readies the configuration of a connection that is to be made, and numbers it: the address
 // is looked up after that.
-func (d *database) begin(cc *pgx.ConnConfig) error {
+func (d *database) begin(ctx context.Context, cc *pgx.ConnConfig) (err error) {
 	g := &greeting{number: d.address.Begin()}
 	cc.AfterConnect = func(_ context.Context, conn *pgconn.PgConn) error {
 		conn.CustomData()[greetingKey] = g
@@ -197,7 +200,8 @@ func (d *database) begin(cc *pgx.ConnConfig) error {
 			g.warnings, g.warning = g.warnings+1, n
 		}
 	}
-	return d.cfg.refresh(cc)
+	g.replaceAt, err = d.cfg.refresh(ctx, cc)
+	return err
 }
 
 func checkVersion(conn *pgx.Conn) error {

@@ -182,7 +182,9 @@ func asFirstOfTwo(t *testing.T) (contract.Backend, *twoUsers) {
 	u.first, u.second = role(t, u.admin, grant), role(t, u.admin, grant)
 	u.url.Store(as(t, u.database, u.first, secret))
 	opts := options(t)
-	opts.URL = func() (string, error) { return u.url.Load().(string), nil }
+	opts.Login = func(context.Context) (contract.Credentials, error) {
+		return contract.Credentials{URL: u.url.Load().(string)}, nil
+	}
 	b, err := contract.OpenBackend(t.Context(), postgres.Driver, u.url.Load().(string), opts)
 	if err != nil {
 		t.Fatal(err)

@@ -200,6 +200,9 @@ func (c *config) connectError(err error) error {
 	)
 	switch {
 	case errors.As(err, &e):
+		if strings.HasPrefix(e.Code, "28") {
+			c.loginRefused(cc)
+		}
 		switch {
 		case e.Code == "28000": // it has not asked for the password
 			return denied("PostgreSQL at %s refuses the login of the role %q: see that the role "+

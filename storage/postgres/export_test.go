@@ -93,7 +93,8 @@ func ConnConfig(url string, opts contract.DriverOptions) (*pgx.ConnConfig, error
 		return nil, err
 	}
 	cc := c.pool.ConnConfig.Copy()
-	return cc, c.refresh(cc)
+	_, err = c.refresh(context.Background(), cc)
+	return cc, err
 }
 
 // CheckURL parses a URL.

@@ -235,7 +235,9 @@ func (l *listener) run(ctx context.Context, ended chan<- struct{}) {
 		if ctx.Err() != nil {
 			return
 		}
-		l.status(ctx, err)
+		if !errors.Is(err, errReplaced) { // the next one begins at once
+			l.status(ctx, err)
+		}
 		timer := time.NewTimer(retry.NextBackOff())
 		select {
 		case <-timer.C:
@@ -276,10 +278,16 @@ func (l *listener) listen(ctx context.Context, flowing func()) error {
 		next          = time.Now() // when to send the next probe, or to give up on this one
 	)
 	for {
-		payload, err := waitFor(ctx, conn, time.Until(next))
+		until, replaceAt := next, greetingOf(conn).replaceAt
+		if !replaceAt.IsZero() && replaceAt.Before(until) {
+			until = replaceAt
+		}
+		payload, err := waitFor(ctx, conn, time.Until(until))
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, errSilence) && contract.Passed(replaceAt, time.Now()):
+			return errReplaced
 		case errors.Is(err, errSilence) && probe != "":
 			return fmt.Errorf("LISTEN is without effect: a notification did not come back within "+
 				"%v; connect to PostgreSQL itself, or to a pooler in session mode", probeTimeout)
@@ -320,6 +328,9 @@ func (l *listener) ask(ctx context.Context, conn *pgx.Conn, query string, answer
 	defer cancel()
 	return readError(conn.QueryRow(ctx, query).Scan(answer))
 }
+
+// errReplaced is for a connection whose user is about to end.
+var errReplaced = errors.New("the connection is replaced")
 
 var errSilence = errors.New("nothing was heard")
 

@@ -71,9 +71,10 @@ func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) err
 			warning.Store(n)
 		}
 	}
-	db := stdlib.OpenDB(*cc, stdlib.OptionBeforeConnect(func(_ context.Context,
+	db := stdlib.OpenDB(*cc, stdlib.OptionBeforeConnect(func(ctx context.Context,
 		cc *pgx.ConnConfig) error {
-		return c.refresh(cc)
+		_, err := c.refresh(ctx, cc) // it is soon closed
+		return err
 	}), stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
 		err := checkVersion(conn)
 		if err == nil {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -90,20 +92,59 @@ func connect(ctx context.Context, cfg *config) (*database, error) {
 		}
 		pc.ConnConfig.ConnectTimeout = cmp.Or(pc.ConnConfig.ConnectTimeout, cfg.timeout/3)
 		// The pool calls them in goroutines of its own, where a panic would end the process.
-		pc.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
-			return d.recovered("to connect", func() error { return d.begin(cc) })
+		pc.BeforeConnect = func(ctx context.Context, cc *pgx.ConnConfig) error {
+			return d.recovered("to connect", func() error { return d.begin(ctx, cc) })
 		}
 		pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 			return d.recovered("to connect", func() error { return d.greet(ctx, conn, p.writes) })
+		}
+		made := func(*pgxpool.Pool) {}
+		if cfg.login != nil {
+			made = replaceInTime(pc)
 		}
 		var err error
 		if *p.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 			d.closePools()
 			return nil, cfg.connectError(err)
 		}
+		made(*p.pool)
 	}
 	d.holders.Hold()
 	return d, nil
+}
+
+// replaceInTime makes a pool close each connection when it is to be replaced: at once if it is
+// unused, otherwise after its use. The pool is told when it is made.
+func replaceInTime(pc *pgxpool.Config) (made func(*pgxpool.Pool)) {
+	var pool atomic.Pointer[pgxpool.Pool]
+	lives := func(conn *pgx.Conn) bool {
+		return !contract.Passed(greetingOf(conn).replaceAt, time.Now())
+	}
+	greet := pc.AfterConnect
+	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if err := greet(ctx, conn); err != nil {
+			return err
+		}
+		if g := greetingOf(conn); !g.replaceAt.IsZero() {
+			g.replace = time.AfterFunc(time.Until(g.replaceAt), func() {
+				if p := pool.Load(); p != nil {
+					// PrepareConn closes those that are due. The others come back.
+					for _, c := range p.AcquireAllIdle(context.Background()) {
+						c.Release()
+					}
+				}
+			})
+		}
+		return nil
+	}
+	pc.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return lives(conn), nil }
+	pc.AfterRelease = lives
+	pc.BeforeClose = func(conn *pgx.Conn) {
+		if g := greetingOf(conn); g.replace != nil {
+			g.replace.Stop()
+		}
+	}
+	return pool.Store
 }
 
 // Store implements [contract.Database].

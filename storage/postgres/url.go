@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"net"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,8 +23,10 @@ import (
 // config is what the URL and the options say.
 type config struct {
 	url string
-	// now, if not nil, returns the URL as it is now, for the user and the password.
-	now     func() (string, error)
+	// login, if not nil, returns the user and the password of a connection, and used is what it has
+	// returned last.
+	login   contract.Login
+	used    atomic.Pointer[used]
 	log     *slog.Logger
 	timeout time.Duration
 
@@ -30,8 +34,7 @@ type config struct {
 	// prepared is false if statements must not be prepared and sessions not be set up, since a
 	// pooler gives each transaction another one.
 	prepared bool
-	// passwordFile, if not empty, is read for every new connection. With now, it is that of the URL
-	// as it is then.
+	// passwordFile, if not empty, is read for every new connection, unless login says otherwise.
 	passwordFile string
 }
 
@@ -41,7 +44,7 @@ const defaultTimeout = 30 * time.Second
 // parseURL reads the URL, and the files that it names. See the package documentation for its
 // parameters.
 func parseURL(url string, opts contract.DriverOptions) (*config, error) {
-	c := &config{url: url, now: opts.URL, log: opts.Logger, timeout: cmp.Or(opts.Timeout, defaultTimeout),
+	c := &config{url: url, login: opts.Login, log: opts.Logger, timeout: cmp.Or(opts.Timeout, defaultTimeout),
 		prepared: true}
 	if misplaced(url) {
 		return nil, contract.Errorf(contract.Denied, "the database URL has an @ after the host: write / "+
@@ -111,42 +114,54 @@ func readPassword(file string) (string, error) {
 
 // refresh reads anew what may have changed in files and in the environment since the URL was
 // parsed: the user, the password, client certificates, certificate authorities. It is called for
-// every new connection.
-func (c *config) refresh(cc *pgx.ConnConfig) error {
+// every new connection, and returns when that is to be replaced, zero if never.
+func (c *config) refresh(ctx context.Context, cc *pgx.ConnConfig) (replaceAt time.Time, err error) {
 	fresh, err := pgx.ParseConfig(c.url)
 	if err != nil {
-		return urlError(err)
+		return replaceAt, urlError(err)
 	}
 	secure(c.url, fresh)
 	cc.Password, cc.TLSConfig, cc.Fallbacks = fresh.Password, fresh.TLSConfig, fresh.Fallbacks
 	passwordFile := c.passwordFile
-	if c.now != nil {
-		now, err := c.urlNow()
-		if err != nil {
-			return err
+	var login contract.Credentials
+	if c.login != nil {
+		if login, err = c.login(ctx); err != nil {
+			return replaceAt, contract.Errorf(contract.Denied, "%w", err)
 		}
-		cc.User, cc.Password = now.User, now.Password
-		passwordFile = now.RuntimeParams["password_file"]
+		replaceAt = contract.ReplaceAt(login, time.Now())
+		if login.URL != "" {
+			now, err := pgx.ParseConfig(login.URL)
+			if err != nil {
+				return replaceAt, urlError(err)
+			}
+			cc.User, cc.Password = now.User, now.Password
+			passwordFile = now.RuntimeParams["password_file"]
+		} else {
+			cc.User, cc.Password = cmp.Or(login.User, cc.User), login.Password
+			passwordFile = ""
+		}
 	}
 	if passwordFile != "" {
 		if cc.Password, err = readPassword(passwordFile); err != nil {
-			return err
+			return replaceAt, err
 		}
 	}
-	return nil
+	c.used.Store(&used{cc.User, cc.Password, login.Refused})
+	return replaceAt, nil
 }
 
-// urlNow parses the URL as it is now.
-func (c *config) urlNow() (*pgx.ConnConfig, error) {
-	url, err := c.now()
-	if err != nil {
-		return nil, contract.Errorf(contract.Denied, "%w", err)
+// used are credentials that were given to a connection.
+type used struct {
+	user, password string
+	refused        func()
+}
+
+// loginRefused says that the server has refused the credentials of a connection.
+func (c *config) loginRefused(cc *pgconn.Config) {
+	// If there are newer ones, they are not refused yet.
+	if u := c.used.Load(); u != nil && u.refused != nil && u.user == cc.User && u.password == cc.Password {
+		u.refused()
 	}
-	now, err := pgx.ParseConfig(url)
-	if err != nil {
-		return nil, urlError(err)
-	}
-	return now, nil
 }
 
 // hosts lists the servers of a configuration, for people.

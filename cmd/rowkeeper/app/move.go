@@ -1,11 +1,11 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -18,6 +18,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/commandline"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
+	"github.com/rowkeeper/rowkeeper/storage/login"
 	"github.com/rowkeeper/rowkeeper/storage/move"
 )
 
@@ -50,9 +51,15 @@ func newMoveCommand() *cobra.Command {
 		"URL.")
 	f.StringVar(&m.from.URLFile, "from-file", "", "File that holds what --from names, so that a "+
 		"password in it is not seen in the list of processes.")
+	f.StringVar(&m.from.URLEnv, "from-env", "", "Environment variable that holds what --from names.")
+	f.StringVar(&m.from.Login, "from-login", "", "Program that prints the user and the password of "+
+		"a source that is a database of Rowkeeper, as --database-login of the servers.")
 	f.StringVar(&m.from.Store, "from-store", m.from.Store, "The store in a database of Rowkeeper.")
 	f.StringVar(&m.to.URL, "to", "", "The database of the target, by its URL.")
 	f.StringVar(&m.to.URLFile, "to-file", "", "File that holds the URL of the target.")
+	f.StringVar(&m.to.URLEnv, "to-env", "", "Environment variable that holds the URL of the target.")
+	f.StringVar(&m.to.Login, "to-login", "", "Program that prints the user and the password of the "+
+		"target, as --database-login of the servers.")
 	f.StringVar(&m.to.Store, "to-store", m.to.Store, "The store of the target, which was never "+
 		"written.")
 	f.BoolVar(&m.to.Migrate, "database-migrate", m.to.Migrate, "Bring the schema of the target to the "+
@@ -81,15 +88,10 @@ type mover struct {
 }
 
 func (m *mover) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
+	if err := cmp.Or(m.from.ValidateURL("from", "source"), m.to.ValidateURL("to", "target")); err != nil {
+		return server.UsageError{Err: err}
+	}
 	switch {
-	case m.from.URL == "" && m.from.URLFile == "":
-		return server.UsageError{Err: errors.New("no source is named: give --from or --from-file")}
-	case m.from.URL != "" && m.from.URLFile != "":
-		return server.UsageError{Err: errors.New("--from and --from-file exclude each other")}
-	case m.to.URL == "" && m.to.URLFile == "":
-		return server.UsageError{Err: errors.New("no target is named: give --to or --to-file")}
-	case m.to.URL != "" && m.to.URLFile != "":
-		return server.UsageError{Err: errors.New("--to and --to-file exclude each other")}
 	case m.finish && m.undo:
 		return server.UsageError{Err: errors.New("--finish and --undo exclude each other")}
 	case (m.files.cert == "") != (m.files.key == ""):
@@ -175,11 +177,17 @@ func (m *mover) move(ctx context.Context, from *move.Source, target etcd.Config,
 func (m *mover) source(ctx context.Context) (*move.Source, error) {
 	address := m.from.URL
 	if m.from.URLFile != "" {
-		content, err := os.ReadFile(m.from.URLFile)
+		named, err := login.File(m.from.URLFile)(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read --from-file: %w", err)
 		}
-		address = strings.TrimSpace(string(content))
+		address = named.URL
+	} else if m.from.URLEnv != "" {
+		named, err := login.Env(m.from.URLEnv)(ctx)
+		if err != nil {
+			return nil, err
+		}
+		address = named.URL
 	}
 	config, err := m.files.load()
 	if err != nil {
@@ -188,6 +196,9 @@ func (m *mover) source(ctx context.Context) (*move.Source, error) {
 	scheme := "http://"
 	if config != nil {
 		scheme = "https://"
+	}
+	if m.from.Login != "" && (strings.HasPrefix(address, "etcd:") || strings.HasPrefix(address, "kine:")) {
+		return nil, server.UsageError{Err: errors.New("--from-login is for a database of Rowkeeper")}
 	}
 	if hosts, ok := strings.CutPrefix(address, "etcd://"); ok {
 		var endpoints []string
@@ -210,7 +221,7 @@ func (m *mover) source(ctx context.Context) (*move.Source, error) {
 	if database, ok := strings.CutPrefix(address, "kine:"); ok {
 		return move.Kine(ctx, database, config)
 	}
-	m.from.URL, m.from.URLFile, m.from.Timeout = address, "", m.to.Timeout
+	m.from.URL, m.from.URLFile, m.from.URLEnv, m.from.Timeout = address, "", "", m.to.Timeout
 	c, err := commandline.Existing(m.from)
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ func TestMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	from := "--from=etcd://" + address
+	t.Setenv("MOVED_DATABASE", one)
 	for _, step := range []struct {
 		args string
 		code int
@@ -27,6 +28,9 @@ func TestMove(t *testing.T) {
 		{"--to=" + one, exitUsage, "no source is named"},
 		{from, exitUsage, "no target is named"},
 		{from + " --from-file=" + file + " --to=" + one, exitUsage, "exclude each other"},
+		{from + " --to-env=SOME --to=" + one, exitUsage, "--to, --to-file and --to-env exclude each other"},
+		{from + " --from-login=x --to=" + one, exitUsage, "--from-login is for a database of Rowkeeper"},
+		{"--from-env=NOT_SET --to=" + one, exitFailure, "variable NOT_SET is not set"},
 		{from + " --to=" + one + " --finish --undo", exitUsage, "exclude each other"},
 		{from + " --to=memory:", exitUsage, "names no database"},
 		{from + " --cert=a --to=" + one, exitUsage, "go together"},
@@ -40,6 +44,7 @@ func TestMove(t *testing.T) {
 		{"--from=" + one + " --to=" + two + " --undo", exitFailure, "there is no database file"},
 		{"--from-file=" + file + " --to=" + two + " --finish", exitOK, "have the same keys"},
 		{"--from-file=" + file + " --to=" + two + " --undo", exitFailure, "no move to undo"},
+		{"--from-env=MOVED_DATABASE --to=" + two + " --undo", exitFailure, "no move to undo"},
 	} {
 		var out bytes.Buffer
 		code := Run(t.Context(), append([]string{"move"}, strings.Fields(step.args)...), &out, &out)

@@ -104,7 +104,7 @@ func TestStartErrors(t *testing.T) {
 		"unknown configuration": {[]string{"serve", "--config=" + file("unknown.yaml",
 			"secure-prot: 8443\n")}, 2, `sets "secure-prot", which is not a flag`},
 		"migrate nothing": {[]string{"migrate", "up"}, 2,
-			"no database is named: give --database or --database-file"},
+			"no database is named: give --database, --database-file or --database-env"},
 		"migrate nonsense": {[]string{"migrate", "status", "--database=x"}, 1,
 			"the database URL has no scheme"},
 		"version as what": {[]string{"version", "-o", "xml"}, 2,

@@ -39,7 +39,7 @@ func newDrillCommand(p server.Program) *cobra.Command {
 			if err := storage.CheckStoreName(o.Store); err != nil {
 				return server.UsageError{Err: fmt.Errorf("--store: %w", err)}
 			}
-			if o.URL != "" || o.URLFile != "" {
+			if o.NamesDatabase() {
 				config, err := commandline.Existing(o)
 				if err != nil {
 					return err

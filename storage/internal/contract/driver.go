@@ -107,9 +107,9 @@ type DriverOptions struct {
 	Logger *slog.Logger
 	// Timeout bounds every operation on the database.
 	Timeout time.Duration
-	// URL, if not nil, returns the URL as it is now. The user and the password of each new
-	// connection are the ones that it names; all else comes from the URL that was opened.
-	URL func() (string, error)
+	// Login, if not nil, returns the user and the password of each new connection; all else comes
+	// from the URL that was opened.
+	Login Login
 	// Now, if not nil, replaces the clock of a database that has none of its own (SQLite).
 	Now func() time.Time
 	// RefuseLost makes [OpenBackend] refuse a database that knows that commits are lost, because a

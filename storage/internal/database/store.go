@@ -35,10 +35,10 @@ type Config struct {
 	// postgres://user@host/database?sslmode=verify-full or
 	// mysql://user@host:3306/database?tls=true.
 	URL string
-	// URLNow, if not nil, returns the URL as it is now, such as the content of a file. It is called
-	// for every new connection to a server, which logs in with the user and the password that it
-	// names; nothing else in it may differ from URL.
-	URLNow func() (string, error)
+	// Login, if not nil, returns the user and the password of each new connection to a server.
+	// Package login has what reads files and runs programs, and what keeps an answer until it ends.
+	// Without it they are the ones of URL. SQLite has no users.
+	Login contract.Login
 	// Drivers are the kinds of databases that the URL may name. A program links the drivers that it
 	// lists, and no others.
 	Drivers []contract.Driver
@@ -360,7 +360,7 @@ func (c Config) withDefaults() Config {
 
 func (c Config) driverOptions() contract.DriverOptions {
 	return contract.DriverOptions{Store: c.Store, Logger: c.Logger, Timeout: c.Timeout, Now: c.Clock,
-		URL: c.URLNow, RefuseLost: c.RefuseLost}
+		Login: c.Login, RefuseLost: c.RefuseLost}
 }
 
 // driver picks the driver by the URL's scheme, and checks the name of the store. Nothing else of

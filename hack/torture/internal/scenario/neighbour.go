@@ -3,10 +3,8 @@ package scenario
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/drivers"
+	"github.com/rowkeeper/rowkeeper/storage/login"
 )
 
 // neighbour uses the default store of the database by the library, while the servers use another
@@ -53,10 +52,7 @@ func (e *Env) startNeighbour(ctx context.Context) (*neighbour, error) {
 	}
 	config := storage.Config{URL: e.DB.URL(way), Drivers: drivers.All(), Store: e.store()}
 	if r, ok := e.DB.(*database.Rotating); ok {
-		config.URLNow = func() (string, error) {
-			content, err := os.ReadFile(r.File(way))
-			return strings.TrimSpace(string(content)), err
-		}
+		config.Login = login.File(r.File(way))
 	}
 	if _, err := storage.CreateStore(ctx, config); err != nil {
 		return nil, err
