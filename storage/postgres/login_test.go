@@ -17,8 +17,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
-// loginServer is a server with a store. A vault makes users there as docs/how-to/logins.md says: each
-// is a member of the role that owns the tables.
+// loginServer is a server with a store. A vault makes users there as docs/how-to/logins.md says:
+// each is a member of the role that owns the tables.
 func loginServer(t *testing.T) logintest.Server {
 	t.Helper()
 	database := dbtest.Open(t, dbtest.Postgres).URL

@@ -63,8 +63,8 @@ type Server struct {
 	End func(user string) error
 }
 
-// Statements returns those that the page about logins shows to whoever sets up a vault, in the block
-// that begins with a comment.
+// Statements returns those that the page about logins shows to whoever sets up a vault, in the
+// block that begins with a comment.
 func Statements(t *testing.T, name string) []string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/how-to/logins.md")
