@@ -1,5 +1,6 @@
 // Command rowkeeper-login-azure prints a token by which a user of Azure Database for PostgreSQL or
-// MySQL logs in with Microsoft Entra ID. It is a program for the flag --database-login of Rowkeeper:
+// MySQL logs in with Microsoft Entra ID. It is a program for the flag --database-login of
+// Rowkeeper:
 //
 //	--database-login 'rowkeeper-login-azure --user rowkeeper'
 //

@@ -1,5 +1,5 @@
-// Command rowkeeper-login-cloudsql prints a token by which a user of Google's Cloud SQL logs in with
-// IAM. It is a program for the flag --database-login of Rowkeeper:
+// Command rowkeeper-login-cloudsql prints a token by which a user of Google's Cloud SQL logs in
+// with IAM. It is a program for the flag --database-login of Rowkeeper:
 //
 //	--database-login 'rowkeeper-login-cloudsql --user rowkeeper@project.iam'
 //

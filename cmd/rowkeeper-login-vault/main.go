@@ -1,5 +1,6 @@
-// Command rowkeeper-login-vault prints a user that the database secrets engine of HashiCorp's Vault,
-// or of OpenBao, makes for a while. It is a program for the flag --database-login of Rowkeeper:
+// Command rowkeeper-login-vault prints a user that the database secrets engine of HashiCorp's
+// Vault, or of OpenBao, makes for a while. It is a program for the flag --database-login of
+// Rowkeeper:
 //
 //	--database-login 'rowkeeper-login-vault --role rowkeeper'
 //

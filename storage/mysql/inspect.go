@@ -335,9 +335,9 @@ FROM (
           WHERE k.store = $store AND k.key > ? ORDER BY k.key LIMIT ?) l
     LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
 ) c`),
-	// Two ranges of the primary key of the indexes, and for each row that of live, whose entries each
-	// follow their length. The entry and the key after which it begins, the entry again, the entry
-	// beyond the last one, and the limit.
+	// Two ranges of the primary key of the indexes, and for each row that of live, whose entries
+	// each follow their length. The entry and the key after which it begins, the entry again, the
+	// entry beyond the last one, and the limit.
 	inspect.EntryPiece: asked(`
 WITH piece AS (
     SELECT STRAIGHT_JOIN p.entry, p.key, l.revision,
@@ -354,9 +354,9 @@ CROSS JOIN (SELECT COUNT(*) AS ` + "`rows`" + `, MAX(p.entry) AS entry, COALESCE
                    MIN(IF(p.alone, ABS(p.revision), NULL)) AS example
             FROM piece p) c
 WHERE s.id = $store`),
-	// A range of the primary key of live, and for each entry that of the indexes. The key after which
-	// it begins, the key beyond the last one, the limit, the first entry, and the entry beyond the
-	// last one.
+	// A range of the primary key of live, and for each entry that of the indexes. The key after
+	// which it begins, the key beyond the last one, the limit, the first entry, and the entry
+	// beyond the last one.
 	inspect.EntriesPiece: asked(`
 WITH RECURSIVE piece AS (
     SELECT l.key, l.revision, l.entries

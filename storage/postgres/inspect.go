@@ -284,8 +284,8 @@ SELECT count(*) AS rows, (SELECT key FROM piece ORDER BY key DESC LIMIT 1) AS la
        count(*) FILTER (WHERE NOT other AND differs) AS differs, count(*) FILTER (WHERE beyond) AS beyond,
        min(abs(revision)) FILTER (WHERE lost OR other OR differs OR beyond) AS example
 FROM compared`,
-	// A range of the primary key of the indexes, and for each row that of live. $1 entry, $2 key, $3
-	// the entry beyond the last one, $4 limit.
+	// A range of the primary key of the indexes, and for each row that of live. $1 entry, $2 key,
+	// $3 the entry beyond the last one, $4 limit.
 	inspect.EntryPiece: `
 WITH piece AS MATERIALIZED (
     SELECT entry, key FROM rowkeeper_index
@@ -302,8 +302,8 @@ SELECT s.generation, (SELECT count(*) FROM piece) AS rows, z.entry, z.key,
 FROM rowkeeper_store s
 LEFT JOIN (SELECT entry, key FROM piece ORDER BY entry DESC, key DESC LIMIT 1) z ON true
 WHERE s.id = $store`,
-	// A range of the primary key of live, and for each entry that of the indexes. $1 key, $2 the key
-	// beyond the last one, $3 entry, $4 the entry beyond the last one, $5 limit.
+	// A range of the primary key of live, and for each entry that of the indexes. $1 key, $2 the
+	// key beyond the last one, $3 entry, $4 the entry beyond the last one, $5 limit.
 	inspect.EntriesPiece: `
 WITH piece AS MATERIALIZED (
     SELECT key, revision, entries

@@ -17,12 +17,12 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
-// loginServer is a server with a store. A vault makes users there as docs/how-to/logins.md says: each
-// is a member of the role that owns the tables.
+// loginServer is a server with a store. A vault makes users there as docs/how-to/logins.md says:
+// each is a member of the role that owns the tables.
 func loginServer(t *testing.T) logintest.Server {
 	t.Helper()
 	database := dbtest.Open(t, dbtest.Postgres).URL
-	ctx := context.Background()
+	ctx := context.WithoutCancel(t.Context()) // also to clean up
 	admin, err := pgx.Connect(ctx, database)
 	if err != nil {
 		t.Fatal(err)
