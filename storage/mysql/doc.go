@@ -32,8 +32,8 @@
 //	                                    are replaced after a minute
 //	pool_max_conn_idle_time  5m         the time after which a connection that nobody uses is closed
 //
-// A Login of the configuration takes the place of the user and the password; see package login. Then
-// the URL may leave out the user.
+// A Login of the configuration takes the place of the user and the password; see package login.
+// Then the URL may leave out the user.
 //
 // # What the server must be like
 //
