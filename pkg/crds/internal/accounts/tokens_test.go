@@ -237,7 +237,8 @@ func TestPublish(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
-				if _, err := tokens.GenerateToken(t.Context(), &jwt.Claims{}, nil); err != nil {
+				if _, err := tokens.GenerateToken(t.Context(), &jwt.Claims{},
+					map[string]any{}); err != nil {
 					t.Error(err)
 				}
 			})
