@@ -220,7 +220,7 @@ func TestUnknownKeys(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("the server does not hear of a new key")
 		}
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 }
 
