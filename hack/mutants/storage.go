@@ -25,7 +25,7 @@ var storage = []mutant{
 		old: "err = corrupt(untransformable, int64(revision), err)", new: "_ = revision",
 		in: "storage"},
 	// Keys.
-	{breaks: "keys", what: "a directory ends too late", file: "storage/internal/database/keys.go",
+	{breaks: "keys", what: "a directory ends too late", file: "storage/internal/contract/directory.go",
 		old: `directory[:len(directory)-1] + "0"`, new: `directory[:len(directory)-1] + "z"`,
 		in: "storage/internal/database"},
 	{breaks: "keys", what: "a page begins at the last key of the one before",

@@ -41,6 +41,11 @@ func (r knownRoles) Apply(ctx context.Context, rules *rbacv1ac.ClusterRoleApplyC
 		return nil, apierrors.NewConflict(rbacv1.Resource("clusterroles"), is.Name,
 			errors.New("it aggregates no more"))
 	}
-	return r.ClusterRoleInterface.Apply(ctx,
+	role, err := r.ClusterRoleInterface.Apply(ctx,
 		rules.WithUID(is.UID).WithResourceVersion(is.ResourceVersion), opts)
+	if apierrors.IsConflict(err) {
+		// The role is newer than what is known. The controller looks again when that is known, too.
+		return is, nil
+	}
+	return role, err
 }

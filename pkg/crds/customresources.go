@@ -398,6 +398,9 @@ func (e *extension) addAccounts(server *genericapiserver.GenericAPIServer) error
 		})
 }
 
+// reservedGroup has another name where definitions are something else.
+const reservedGroup = definitions.ReservedGroup
+
 // othersWithin is how long a server waits with being ready until the default roles, or the default
 // accounts, are written.
 const othersWithin = 10 * time.Second

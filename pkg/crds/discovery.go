@@ -18,8 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/rowkeeper/rowkeeper/pkg/internal/reserved"
 )
 
 // discover lists the groups of the outer server and of definitions in the inner one's list of
@@ -34,7 +32,7 @@ func (e *extension) discover(inner *genericapiserver.GenericAPIServer,
 	// These are the server's own even if it does not serve them: what was stored by definitions in
 	// their place would be roles and priorities as soon as it does, and what is stored in the
 	// reserved group is nobody's business.
-	own := sets.New(rbacv1.GroupName, flowcontrolv1.GroupName, reserved.Group)
+	own := sets.New(rbacv1.GroupName, flowcontrolv1.GroupName, reservedGroup)
 	for _, server := range []*genericapiserver.GenericAPIServer{inner,
 		definitions.GenericAPIServer} {
 		groups, err := server.DiscoveryGroupManager.Groups(request.Context(), request)

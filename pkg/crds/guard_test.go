@@ -212,7 +212,7 @@ func TestQuotaGuard(t *testing.T) {
 				t.Errorf("%s are used, want %d", n.String(), want)
 			}
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		used(3)
 		inner := &fakeStore{}
 		store := guardedStore{inner, &namespaceGuard{quotas: quotas}, nil,
@@ -238,7 +238,7 @@ func TestQuotaGuard(t *testing.T) {
 			UID: &object.UID}, nil, nil, apistorage.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		used(2)
 	})
 }

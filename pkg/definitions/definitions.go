@@ -15,9 +15,14 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	"github.com/rowkeeper/rowkeeper/pkg/internal/reserved"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
+
+// ReservedGroup is the group of what servers store besides the objects that they serve. No
+// definition may be in it.
+const ReservedGroup = reserved.Group
 
 // Prepare changes a configuration before a server is made from it, and returns what wraps that
 // server. Who uses the server, what it is stored in, and where it is served must be in the

@@ -230,8 +230,14 @@ type served struct {
 	watched map[schema.GroupVersionResource]schema.GroupKind
 }
 
-// askServed asks discovery.
+// answerTime is how long discovery may take.
+const answerTime = 10 * time.Second
+
+// askServed asks discovery. A question that has begun ends by itself: if it were given up, as when
+// the server stops, the server would log that as an error.
 func (t *term) askServed(ctx context.Context) (*served, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
 	groups, lists, err := discovery.ToServerResourcesInterfaceWithContext(t.discovery).
 		ServerGroupsAndResourcesWithContext(ctx)
 	if err != nil {

@@ -50,16 +50,16 @@ func TestSortedLists(t *testing.T) {
 	link := regexp.MustCompile(`^<(/[^>]*)>; rel="(next|prev)"$`)
 	page := func(path string) (names []string, links map[string]string) {
 		t.Helper()
-		answer, body := ask(t, s, path)
+		code, header, body := ask(t, s, path)
 		var list unstructured.UnstructuredList
-		if err := json.Unmarshal([]byte(body), &list); err != nil || answer.StatusCode != http.StatusOK {
-			t.Fatalf("%s: %s, %v", path, answer.Status, err)
+		if err := json.Unmarshal([]byte(body), &list); err != nil || code != http.StatusOK {
+			t.Fatalf("%s: %d, %v", path, code, err)
 		}
 		for _, n := range list.Items {
 			names = append(names, n.GetName())
 		}
 		links = map[string]string{}
-		for _, l := range answer.Header.Values("Link") {
+		for _, l := range header.Values("Link") {
 			found := link.FindStringSubmatch(l)
 			if found == nil {
 				t.Fatalf("the link %s", l)

@@ -105,12 +105,12 @@ func names(t *testing.T, c dynamic.ResourceInterface) string {
 // get returns the status and the body of a page.
 func get(t *testing.T, s *testkit.Server, path string) (int, string) {
 	t.Helper()
-	answer, body := ask(t, s, path)
-	return answer.StatusCode, body
+	code, _, body := ask(t, s, path)
+	return code, body
 }
 
-// ask returns the answer to a request, and its body.
-func ask(t *testing.T, s *testkit.Server, path string) (*http.Response, string) {
+// ask returns the answer to a request.
+func ask(t *testing.T, s *testkit.Server, path string) (code int, header http.Header, body string) {
 	t.Helper()
 	c, err := rest.HTTPClientFor(s.Config)
 	if err != nil {
@@ -121,11 +121,11 @@ func ask(t *testing.T, s *testkit.Server, path string) (*http.Response, string) 
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
+	content, err := io.ReadAll(answer.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer, string(body)
+	return answer.StatusCode, answer.Header, string(content)
 }
 
 // metric returns the value of a metric, whose name and labels a pattern matches.

@@ -193,6 +193,15 @@ func TestFlags(t *testing.T) {
 		"webhook-service": {"hooks/reviewer=localhost:9443", nil, func(out outcome) any {
 			return out.o.webhookServices["hooks/reviewer"]
 		}, "localhost:9443"},
+		"service-account-issuer": {"https://issuer.example.com", nil, func(out outcome) any {
+			return fmt.Sprint(out.o.serviceAccounts.Issuers)
+		}, "[https://issuer.example.com]"},
+		"service-account-key-file": {"old.pem", nil, func(out outcome) any {
+			return fmt.Sprint(out.o.serviceAccounts.KeyFiles)
+		}, "[old.pem]"},
+		"service-account-signing-key-file": {"new.pem", nil, func(out outcome) any {
+			return out.o.serviceAccounts.SigningKeyFile
+		}, "new.pem"},
 		"authentication-config": {"users.yaml", nil, func(out outcome) any {
 			return out.o.signInFile
 		}, "users.yaml"},
@@ -287,8 +296,13 @@ func TestFlags(t *testing.T) {
 		}, true},
 		"encryption-provider-config-automatic-reload": {"true",
 			[]string{"--encryption-provider-config=" + encryptionFile}, func(out outcome) any {
-				_,
-					dynamic := out.config.ResourceTransformers.(*encryptionconfig.DynamicTransformers)
+				// They are wrapped, so that the keys of service accounts are encrypted as Secrets.
+				wrapper := reflect.ValueOf(out.config.ResourceTransformers)
+				if !wrapper.IsValid() {
+					return false
+				}
+				_, dynamic := wrapper.FieldByName(
+					"ResourceTransformers").Interface().(*encryptionconfig.DynamicTransformers)
 				return dynamic
 			}, true},
 		"storage-count-interval": {"7s", nil, func(out outcome) any {

@@ -63,6 +63,9 @@ func keep(t *testing.T, v *vault) (get func() string, last func() login.Credenti
 	}, func() login.Credentials { return held }, buffer.String
 }
 
+// pass lets time pass, in a bubble.
+func pass(d time.Duration) { <-time.After(d) }
+
 func want(t *testing.T, got, want string) {
 	t.Helper()
 	if got != want {
@@ -74,13 +77,13 @@ func TestKeepUntilATenthIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		get, _, _ := keep(t, &vault{ends: true})
 		want(t, get(), "u1")
-		time.Sleep(54*time.Minute - 1)
+		pass(54*time.Minute - 1)
 		want(t, get(), "u1")
-		time.Sleep(1)
+		pass(1)
 		want(t, get(), "u2")
-		time.Sleep(54 * time.Minute)
+		pass(54 * time.Minute)
 		want(t, get(), "u3")
-		time.Sleep(24 * time.Hour)
+		pass(24 * time.Hour)
 		want(t, get(), "u4")
 	})
 }
@@ -89,7 +92,7 @@ func TestKeepForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		get, _, _ := keep(t, &vault{})
 		want(t, get(), "u1")
-		time.Sleep(10000 * time.Hour)
+		pass(10000 * time.Hour)
 		want(t, get(), "u1")
 	})
 }
@@ -110,7 +113,7 @@ func TestKeepAsksOnce(t *testing.T) {
 				})
 			}
 			all.Wait()
-			time.Sleep(55 * time.Minute)
+			pass(55 * time.Minute)
 		}
 		if n := v.asked.Load(); n != 2 {
 			t.Errorf("asked %d times", n)
@@ -124,7 +127,7 @@ func TestKeepTheOldOne(t *testing.T) {
 		v := &vault{ends: true}
 		get, _, log := keep(t, v)
 		want(t, get(), "u1")
-		time.Sleep(55 * time.Minute)
+		pass(55 * time.Minute)
 		v.fail.Store(true)
 		want(t, get(), "u1")
 		if s := log(); !strings.Contains(s, "used on") || !strings.Contains(s, "sealed, says answer 2") ||
@@ -135,7 +138,7 @@ func TestKeepTheOldOne(t *testing.T) {
 		if n := v.asked.Load(); n != 2 {
 			t.Errorf("asked %d times", n)
 		}
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		v.slow.Store(int64(10 * time.Second))
 		began := time.Now()
 		want(t, get(), "u1")
@@ -146,12 +149,12 @@ func TestKeepTheOldOne(t *testing.T) {
 		if n := v.asked.Load(); n != 3 {
 			t.Errorf("asked %d times", n)
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		v.slow.Store(0)
-		time.Sleep(5 * time.Minute) // u1 has ended
+		pass(5 * time.Minute) // u1 has ended
 		want(t, get(), "sealed, says answer 4")
 		want(t, get(), "sealed, says answer 4")
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		v.fail.Store(false)
 		want(t, get(), "u5")
 	})
@@ -168,14 +171,14 @@ func TestKeepWhatCameLate(t *testing.T) {
 		if _, err := f(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-		time.Sleep(15 * time.Second)
+		pass(15 * time.Second)
 		synctest.Wait()
 		began := time.Now()
 		if c, err := f(t.Context()); err != nil || c.User != "u1" || time.Since(began) != 0 {
 			t.Errorf("%v, %v after %v", c, err, time.Since(began))
 		}
 		// One that never comes ends by itself.
-		time.Sleep(2 * time.Hour)
+		pass(2 * time.Hour)
 		v.slow.Store(int64(time.Hour))
 		began = time.Now()
 		if _, err := f(t.Context()); !errors.Is(err, context.DeadlineExceeded) ||
@@ -192,18 +195,18 @@ func TestKeepNothingRefused(t *testing.T) {
 		get, last, _ := keep(t, v)
 		want(t, get(), "u1")
 		first := last()
-		time.Sleep(59 * time.Second)
+		pass(59 * time.Second)
 		first.Refused()
 		want(t, get(), "u1")
-		time.Sleep(time.Second)
+		pass(time.Second)
 		want(t, get(), "u2")
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		first.Refused() // is late
 		want(t, get(), "u2")
 		last().Refused()
 		want(t, get(), "u3")
 		// If there is no other one, the old one is tried on.
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		last().Refused()
 		v.fail.Store(true)
 		want(t, get(), "u3")

@@ -72,7 +72,7 @@ func run(ctx context.Context, name string, args []string) (Credentials, error) {
 	// The decoder's errors repeat what it has read, which may be a password.
 	a, decoder := Answer{}, json.NewDecoder(&stdout.kept)
 	decoder.DisallowUnknownFields()
-	if decoder.Decode(&a) != nil || decoder.Decode(&struct{}{}) != io.EOF || a.Password == "" {
+	if decoder.Decode(&a) != nil || !errors.Is(decoder.Decode(&struct{}{}), io.EOF) || a.Password == "" {
 		return fail(`has not printed a JSON object with a password, such as {"user": "u", ` +
 			`"password": "p", "expires": "2026-01-31T12:00:00Z", "userExpires": true}, and ` +
 			`nothing else`)

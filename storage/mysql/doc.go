@@ -32,6 +32,9 @@
 //	                                    are replaced after a minute
 //	pool_max_conn_idle_time  5m         the time after which a connection that nobody uses is closed
 //
+// A Login of the configuration takes the place of the user and the password; see package login.
+// Then the URL may leave out the user.
+//
 // # What the server must be like
 //
 // The account needs SELECT, INSERT, UPDATE and DELETE on the database, and CREATE, ALTER, INDEX and

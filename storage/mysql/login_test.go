@@ -21,9 +21,10 @@ func loginServer(t *testing.T, db dbtest.DB) logintest.Server {
 	if err := admin.QueryRow("SELECT DATABASE()").Scan(&schema); err != nil {
 		t.Fatal(err)
 	}
+	ctx := context.WithoutCancel(t.Context()) // also to clean up
 	run := func(statements ...string) error {
 		for _, s := range statements {
-			if _, err := admin.ExecContext(context.Background(), s); err != nil {
+			if _, err := admin.ExecContext(ctx, s); err != nil {
 				return err
 			}
 		}

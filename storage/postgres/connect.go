@@ -145,9 +145,9 @@ type greeting struct {
 	log int64
 	// started is when the server was started, in microseconds since 1970.
 	started int64
-	// replaceAt is when the connection is to be replaced, zero if never, and replace does it.
-	replaceAt time.Time
-	replace   *time.Timer
+	// replaceAt is when the connection is to be replaced, zero if never, and replacement does it.
+	replaceAt   time.Time
+	replacement replacement
 	// warnings counts what the server has warned of, and warning is the last.
 	warnings int
 	warning  *pgconn.Notice

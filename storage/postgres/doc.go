@@ -41,7 +41,8 @@
 //
 // The password is that of password_file, else of the URL, else of PGPASSWORD, else of a .pgpass
 // file. Files and the environment are read again for every new connection, so credentials can be
-// replaced while the server runs: existing connections live on until their lifetime ends.
+// replaced while the server runs: existing connections live on until their lifetime ends. A Login
+// of the configuration takes the place of all of these; see package login.
 //
 // # Connections
 //

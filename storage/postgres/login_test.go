@@ -22,7 +22,7 @@ import (
 func loginServer(t *testing.T) logintest.Server {
 	t.Helper()
 	database := dbtest.Open(t, dbtest.Postgres).URL
-	ctx := context.Background()
+	ctx := context.WithoutCancel(t.Context()) // also to clean up
 	admin, err := pgx.Connect(ctx, database)
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -114,19 +115,19 @@ func connect(ctx context.Context, cfg *config) (*database, error) {
 }
 
 // replaceInTime makes a pool close each connection when it is to be replaced: at once if it is
-// unused, otherwise after its use. The pool is told when it is made.
+// unused, otherwise within a second after its use. The pool is told when it is made.
+//
+// AfterRelease could look at a connection after each use. But with it, a connection comes back to
+// the pool in a goroutine of its own, and whoever needs one in the meantime makes another.
 func replaceInTime(pc *pgxpool.Config) (made func(*pgxpool.Pool)) {
 	var pool atomic.Pointer[pgxpool.Pool]
-	lives := func(conn *pgx.Conn) bool {
-		return !contract.Passed(greetingOf(conn).replaceAt, time.Now())
-	}
 	greet := pc.AfterConnect
 	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if err := greet(ctx, conn); err != nil {
 			return err
 		}
 		if g := greetingOf(conn); !g.replaceAt.IsZero() {
-			g.replace = time.AfterFunc(time.Until(g.replaceAt), func() {
+			g.replacement.after(time.Until(g.replaceAt), func() {
 				if p := pool.Load(); p != nil {
 					// PrepareConn closes those that are due. The others come back.
 					for _, c := range p.AcquireAllIdle(context.Background()) {
@@ -137,14 +138,38 @@ func replaceInTime(pc *pgxpool.Config) (made func(*pgxpool.Pool)) {
 		}
 		return nil
 	}
-	pc.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return lives(conn), nil }
-	pc.AfterRelease = lives
-	pc.BeforeClose = func(conn *pgx.Conn) {
-		if g := greetingOf(conn); g.replace != nil {
-			g.replace.Stop()
-		}
+	pc.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) {
+		return !contract.Passed(greetingOf(conn).replaceAt, time.Now()), nil
 	}
+	pc.BeforeClose = func(conn *pgx.Conn) { greetingOf(conn).replacement.end() }
 	return pool.Store
+}
+
+// replacement tries to close a connection until it is closed.
+type replacement struct {
+	mu    sync.Mutex
+	timer *time.Timer
+	ended bool
+}
+
+// after calls a function after a time, and each second from then on, until the end.
+func (r *replacement) after(d time.Duration, f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.ended {
+		r.timer = time.AfterFunc(d, func() {
+			f()
+			r.after(time.Second, f)
+		})
+	}
+}
+
+func (r *replacement) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended = true; r.timer != nil {
+		r.timer.Stop()
+	}
 }
 
 // Store implements [contract.Database].

@@ -220,7 +220,7 @@ func TestUnknownKeys(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("the server does not hear of a new key")
 		}
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 }
 
@@ -237,7 +237,8 @@ func TestPublish(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
-				if _, err := tokens.GenerateToken(t.Context(), &jwt.Claims{}, nil); err != nil {
+				if _, err := tokens.GenerateToken(t.Context(), &jwt.Claims{},
+					map[string]any{}); err != nil {
 					t.Error(err)
 				}
 			})

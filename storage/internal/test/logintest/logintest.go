@@ -19,7 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/login"
 )
@@ -34,10 +33,11 @@ func Main() {
 		return
 	}
 	response, err := http.Get(os.Args[2])
-	if err == nil && response.StatusCode == http.StatusOK {
-		_, err = io.Copy(os.Stdout, response.Body)
-	} else if err == nil {
-		err = fmt.Errorf("the vault says %s", response.Status)
+	if err == nil {
+		defer response.Body.Close()
+		if _, err = io.Copy(os.Stdout, response.Body); response.StatusCode != http.StatusOK {
+			err = fmt.Errorf("the vault says %s", response.Status)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -71,13 +71,12 @@ func Statements(t *testing.T, name string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, item := range markdown.Items(page) {
-		if block, found := strings.CutPrefix(item.Code, "-- "+name+"\n"); found {
-			return strings.Split(strings.TrimSuffix(strings.TrimSpace(block), ";"), ";\n")
-		}
+	_, block, found := strings.Cut(string(page), "```sql\n-- "+name+"\n")
+	block, _, ended := strings.Cut(block, ";\n```")
+	if !found || !ended {
+		t.Fatalf("the page has no statements %q", name)
 	}
-	t.Fatalf("the page has no statements %q", name)
-	return nil
+	return strings.Split(block, ";\n")
 }
 
 // vault gives everybody who asks a user or a password that ends.
@@ -145,7 +144,9 @@ func open(t *testing.T, v *vault) contract.Backend {
 // use commits and reads for a time, and calls a function between.
 func use(t *testing.T, b contract.Backend, how time.Duration, between func()) {
 	t.Helper()
-	for end := time.Now().Add(how); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(how); time.Now().Before(end); <-tick.C {
 		if err := commit(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
