@@ -98,7 +98,7 @@ func quotaOf(hard, used, version string) *corev1.ResourceQuota {
 // after lets time pass, and looks at what the quota says then.
 func (q *quotaTest) after(t *testing.T, d time.Duration, want string) {
 	t.Helper()
-	time.Sleep(d)
+	<-time.After(d)
 	synctest.Wait()
 	is, err := q.client.CoreV1().ResourceQuotas("default").Get(t.Context(), "one",
 		metav1.GetOptions{})
@@ -125,7 +125,7 @@ func TestQuotaAfterDeletion(t *testing.T) {
 		q.there.Store(2)
 		q.admit(t, "3", "8")
 		q.after(t, quotaSettles+time.Millisecond, "2")
-		time.Sleep(quotaResync / 2)
+		<-time.After(quotaResync / 2)
 		q.there.Store(1)
 		q.conflicts.Store(2)
 		q.Deleted(corev1.Resource("secrets"), "default")
@@ -148,9 +148,9 @@ func TestQuotaAfterDeletion(t *testing.T) {
 func TestQuotaWhileAdmitting(t *testing.T) {
 	newQuotaTest(t, func(t *testing.T, q *quotaTest) {
 		// It was counted a moment ago, long after the last change.
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		q.Deleted(corev1.Resource("configmaps"), "default")
-		time.Sleep(2 * quotaSettles)
+		<-time.After(2 * quotaSettles)
 		written := q.written.Load()
 		for i := range 12 { // for 960 ms
 			q.admit(t, "3", "1"+string(rune('a'+i)))
@@ -161,7 +161,7 @@ func TestQuotaWhileAdmitting(t *testing.T) {
 		}
 		for range 2 {
 			q.admit(t, "3", "20")
-			time.Sleep(quotaSettles - 20*time.Millisecond)
+			<-time.After(quotaSettles - 20*time.Millisecond)
 		}
 		q.after(t, 0, "0")
 	})
@@ -174,7 +174,7 @@ func TestQuotaAfterSilentChange(t *testing.T) {
 			q.there.Store(int64(i + 1))
 			q.after(t, wait, string(rune('1'+i)))
 		}
-		time.Sleep(quotaResync / 2)
+		<-time.After(quotaResync / 2)
 		counts := q.counts.Load()
 		q.there.Store(0)
 		q.after(t, time.Minute, "3")
