@@ -31,7 +31,8 @@ func main() {
 	}
 }
 
-// answer is what --database-login reads.
+// answer is what --database-login reads. It is written here, and not taken from storage/login, so
+// that whoever builds this program needs no module of Rowkeeper.
 type answer struct {
 	User     string    `json:"user,omitempty"`
 	Password string    `json:"password"`

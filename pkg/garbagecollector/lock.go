@@ -8,18 +8,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
-	plain "k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/internal/reserved"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/unserved"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -27,28 +24,14 @@ import (
 // lockName is the name of the Lease.
 const lockName = "garbage-collector"
 
-// encodings say how the lock is stored.
-type encodings struct{ prefix string }
-
-var _ storage.Encodings = encodings{}
-
-func (e encodings) NewConfig(resource schema.GroupResource,
-	_ runtime.Object) (*storagebackend.ConfigForResource, error) {
-	scheme := runtime.NewScheme()
-	if err := coordinationv1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	codecs := serializer.NewCodecFactory(scheme)
-	text, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(),
-		runtime.ContentTypeJSON)
-	version := coordinationv1.SchemeGroupVersion
-	codec := codecs.CodecForVersions(text.Serializer, codecs.UniversalDeserializer(), version,
-		version)
-	return storagebackend.NewDefaultConfig(e.prefix, codec).ForResource(resource), nil
-}
-
-func (e encodings) ResourcePrefix(resource schema.GroupResource) string {
-	return resource.Group + "/" + resource.Resource
+// locks is how the lock is stored. It is no secret, and no rotation of keys would reach it.
+var locks = unserved.Kind{
+	Resource:    reserved.Locks,
+	Version:     coordinationv1.SchemeGroupVersion,
+	AddToScheme: coordinationv1.AddToScheme,
+	New:         func() runtime.Object { return &coordinationv1.Lease{} },
+	NewList:     func() runtime.Object { return &coordinationv1.LeaseList{} },
+	Plain:       true,
 }
 
 // NewLock makes the lock by which one of the replicas of a server is elected: client-go's lock, on
@@ -57,29 +40,13 @@ func (e encodings) ResourcePrefix(resource schema.GroupResource) string {
 // were applied to the configuration. The function releases what the lock holds.
 func NewLock(stored *options.StorageOptions, c *genericapiserver.Config, db *storage.Store,
 	holder string) (resourcelock.Interface, func(), error) {
-	uncached := *stored
-	uncached.WatchCache = false // nobody watches it
-	getter, err := uncached.RESTOptionsGetter(c, db, encodings{stored.Prefix})
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot store the garbage collector's lock: %w", err)
-	}
-	o, err := getter.GetRESTOptions(reserved.Locks, &coordinationv1.Lease{})
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot store the garbage collector's lock: %w", err)
-	}
-	// It is no secret, and no rotation of keys would reach it.
-	o.StorageConfig.Transformer = plain.NewEncryptCheckTransformer()
-	prefix := "/" + o.ResourcePrefix
-	store, destroy, err := o.Decorator(o.StorageConfig, prefix, nil,
-		func() runtime.Object { return &coordinationv1.Lease{} },
-		func() runtime.Object { return &coordinationv1.LeaseList{} },
-		apistorage.DefaultClusterScopedAttr, nil, nil)
+	store, destroy, err := locks.Open(stored, c, db)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot store the garbage collector's lock: %w", err)
 	}
 	return &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Name: lockName},
-		Client:     leases{store: store, prefix: prefix},
+		Client:     leases{store: store},
 		LockConfig: resourcelock.ResourceLockConfig{Identity: holder},
 	}, destroy, nil
 }
@@ -87,8 +54,7 @@ func NewLock(stored *options.StorageOptions, c *genericapiserver.Config, db *sto
 // leases are the client of the lock. It does what the lock needs.
 type leases struct {
 	typedcoordinationv1.LeaseInterface
-	store  apistorage.Interface
-	prefix string
+	store apistorage.Interface
 }
 
 var _ typedcoordinationv1.LeasesGetter = leases{}
@@ -96,12 +62,10 @@ var _ typedcoordinationv1.LeasesGetter = leases{}
 // Leases returns the client itself: the lock is in no namespace.
 func (l leases) Leases(string) typedcoordinationv1.LeaseInterface { return l }
 
-func (l leases) key(name string) string { return l.prefix + "/" + name }
-
 func (l leases) Get(ctx context.Context, name string,
 	_ metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease := &coordinationv1.Lease{}
-	err := l.store.Get(ctx, l.key(name), apistorage.GetOptions{}, lease)
+	err := l.store.Get(ctx, locks.Key(name), apistorage.GetOptions{}, lease)
 	return lease, storeerrors.InterpretGetError(err, reserved.Locks, name)
 }
 
@@ -109,14 +73,14 @@ func (l leases) Create(ctx context.Context, lease *coordinationv1.Lease,
 	_ metav1.CreateOptions) (*coordinationv1.Lease, error) {
 	rest.FillObjectMetaSystemFields(lease)
 	created := &coordinationv1.Lease{}
-	err := l.store.Create(ctx, l.key(lease.Name), lease, created, 0)
+	err := l.store.Create(ctx, locks.Key(lease.Name), lease, created, 0)
 	return created, storeerrors.InterpretCreateError(err, reserved.Locks, lease.Name)
 }
 
 func (l leases) Update(ctx context.Context, lease *coordinationv1.Lease,
 	_ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	updated := &coordinationv1.Lease{}
-	err := l.store.GuaranteedUpdate(ctx, l.key(lease.Name), updated, false, nil,
+	err := l.store.GuaranteedUpdate(ctx, locks.Key(lease.Name), updated, false, nil,
 		apistorage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
 			now := existing.(*coordinationv1.Lease)
 			if now.ResourceVersion != lease.ResourceVersion {

@@ -45,16 +45,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	apistorage "k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/internal/reserved"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/unserved"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 	"github.com/rowkeeper/rowkeeper/storage"
@@ -66,8 +64,14 @@ const Interval = time.Minute
 // name is that of the Secret, and entry where the keys are in it.
 const name, entry = "service-accounts", "keys.pem"
 
-// key is where the Secret is, below the prefix of the server.
-var key = "/" + encodings{}.ResourcePrefix(reserved.SigningKeys) + "/" + name
+// secrets is how the Secret is stored.
+var secrets = unserved.Kind{
+	Resource:    reserved.SigningKeys,
+	Version:     corev1.SchemeGroupVersion,
+	AddToScheme: corev1.AddToScheme,
+	New:         func() runtime.Object { return &corev1.Secret{} },
+	NewList:     func() runtime.Object { return &corev1.SecretList{} },
+}
 
 // Files are those of a user who keeps the keys elsewhere.
 type Files struct {
@@ -115,55 +119,15 @@ func Open(stored *options.StorageOptions, c *genericapiserver.Config, db *storag
 		k.signing = signer
 		return k, nil
 	}
-	uncached := *stored
-	uncached.WatchCache = false // nobody watches them
-	getter, err := uncached.RESTOptionsGetter(c, db, encodings{stored.Prefix})
-	if err != nil {
-		return nil, cannotStore(err)
-	}
-	o, err := getter.GetRESTOptions(reserved.SigningKeys, &corev1.Secret{})
-	if err != nil {
-		return nil, cannotStore(err)
-	}
-	k.store, k.destroy, err = o.Decorator(o.StorageConfig, "/"+o.ResourcePrefix, nil,
-		func() runtime.Object { return &corev1.Secret{} },
-		func() runtime.Object { return &corev1.SecretList{} },
-		apistorage.DefaultClusterScopedAttr, nil, nil)
-	if err != nil {
-		return nil, cannotStore(err)
+	var err error
+	if k.store, k.destroy, err = secrets.Open(stored, c, db); err != nil {
+		return nil, fmt.Errorf("cannot store the keys of service accounts: %w", err)
 	}
 	return k, nil
 }
 
-func cannotStore(err error) error {
-	return fmt.Errorf("cannot store the keys of service accounts: %w", err)
-}
-
 // Close releases what the keys are stored by.
 func (k *Keys) Close() { k.destroy() }
-
-// encodings say how the Secret is stored.
-type encodings struct{ prefix string }
-
-var _ storage.Encodings = encodings{}
-
-func (e encodings) NewConfig(resource schema.GroupResource,
-	_ runtime.Object) (*storagebackend.ConfigForResource, error) {
-	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	codecs := serializer.NewCodecFactory(scheme)
-	text, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(),
-		runtime.ContentTypeJSON)
-	codec := codecs.CodecForVersions(text.Serializer, codecs.UniversalDeserializer(),
-		corev1.SchemeGroupVersion, corev1.SchemeGroupVersion)
-	return storagebackend.NewDefaultConfig(e.prefix, codec).ForResource(resource), nil
-}
-
-func (e encodings) ResourcePrefix(resource schema.GroupResource) string {
-	return resource.Group + "/" + resource.Resource
-}
 
 // Renew does a round.
 func (k *Keys) Renew(ctx context.Context) error {
@@ -181,7 +145,7 @@ func (k *Keys) Renew(ctx context.Context) error {
 }
 
 func (k *Keys) round(ctx context.Context) (keys pki.SigningKeys, err error) {
-	err = k.store.GuaranteedUpdate(ctx, key, &corev1.Secret{}, true, nil,
+	err = k.store.GuaranteedUpdate(ctx, secrets.Key(name), &corev1.Secret{}, true, nil,
 		apistorage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
 			secret, ok := existing.(*corev1.Secret)
 			if !ok {

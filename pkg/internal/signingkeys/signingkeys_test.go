@@ -81,7 +81,7 @@ func (f *fixture) stored() (value string) {
 	defer db.Close()
 	if err := db.QueryRowContext(f.Context(), "SELECT g.value FROM rowkeeper_live l "+
 		"JOIN rowkeeper_log g ON g.revision = l.revision WHERE l.key = ?",
-		[]byte(storage.DefaultPrefix+key)).Scan(&value); err != nil {
+		[]byte(storage.DefaultPrefix+secrets.Key(name))).Scan(&value); err != nil {
 		f.Fatal(err)
 	}
 	return value
@@ -210,7 +210,7 @@ func (f *fixture) spoil(value string) {
 	defer db.Close()
 	if _, err := db.ExecContext(f.Context(), "UPDATE rowkeeper_log SET value = ? WHERE revision = "+
 		"(SELECT revision FROM rowkeeper_live WHERE key = ?)", []byte(value),
-		[]byte(storage.DefaultPrefix+key)); err != nil {
+		[]byte(storage.DefaultPrefix+secrets.Key(name))); err != nil {
 		f.Fatal(err)
 	}
 }

@@ -30,8 +30,12 @@ func (e *Env) changeIndexes(ctx context.Context, command string, indexes ...[2]s
 	common := []string{"--database=" + e.DB.Direct(), "--store=" + e.store()}
 	for _, index := range indexes {
 		if err := until(ctx, recoverWithin, func(ctx context.Context) error {
-			return e.rowkeeper(ctx, slices.Concat([]string{"indexes", command,
+			err := e.rowkeeper(ctx, slices.Concat([]string{"indexes", command,
 				"ci.rowkeeper.dev/" + index[0], index[1], "--storage-prefix=" + e.prefix()}, common)...)
+			if err != nil && strings.Contains(err.Error(), index[1]+" already") {
+				return nil // an attempt that was not answered has declared it
+			}
+			return err
 		}); err != nil {
 			return err
 		}

@@ -44,8 +44,12 @@ import (
 // A correction may come between the admission and the commit of an object, and then leaves it out.
 // So objects are counted once more after the commit, by [Quotas.Check]. The order of commits is one
 // for all servers: whoever finds no more objects than the quota allows has not exceeded it,
-// whatever the status says, and an object that was acknowledged is never beyond a quota. Until the
-// next correction, other creations may be admitted that are then refused.
+// whatever the status says, and an object that was acknowledged is never beyond a quota that its
+// server knew of. Until the next correction, other creations may be admitted that are then refused.
+//
+// A quota is in force when its spec has been copied to its status, as in a cluster, and each server
+// has heard of it. A moment after it was made or changed, another server may still go by what was
+// there before.
 //
 // Upstream's controller counts what informers have seen, which may be less than what is there, and
 // starts informers of all kinds. It learns of new kinds every 30 seconds. Here the keys tell, of
