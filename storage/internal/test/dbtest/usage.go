@@ -1,0 +1,47 @@
+package dbtest
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Usage returns the processor time and the memory, in bytes, of all database servers that run on
+// this machine, those in containers too. Memory that processes share counts once. Other servers
+// than the benchmark's count as well, so a benchmark that uses it runs beside no others. Where there
+// is no /proc, both are 0.
+func Usage() (processor time.Duration, memory int64) {
+	const tick = 10 * time.Millisecond
+	directories, _ := filepath.Glob("/proc/[0-9]*")
+	for _, directory := range directories {
+		data, err := os.ReadFile(filepath.Join(directory, "stat"))
+		if err != nil {
+			continue // the process has ended
+		}
+		_, stat, _ := strings.Cut(string(data), "(")
+		name, rest, _ := strings.Cut(stat, ") ")
+		fields := strings.Fields(rest)
+		if name != "postgres" && name != "mariadbd" && name != "mysqld" || len(fields) < 15 {
+			continue
+		}
+		// The times of the process itself, and of its children that have ended.
+		for _, field := range fields[11:15] {
+			if n, err := strconv.ParseInt(field, 10, 64); err == nil {
+				processor += time.Duration(n) * tick
+			}
+		}
+		rollup, err := os.ReadFile(filepath.Join(directory, "smaps_rollup"))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(rollup)) {
+			if kilobytes, ok := strings.CutPrefix(line, "Pss:"); ok {
+				n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(kilobytes), " kB"), 10, 64)
+				memory += n << 10
+			}
+		}
+	}
+	return processor, memory
+}
