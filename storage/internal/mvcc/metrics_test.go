@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/rowkeeper/rowkeeper/pkg/support/monitoring"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
@@ -19,6 +20,8 @@ func TestMetricsOfDocuments(t *testing.T) {
 	known := map[string]bool{}
 	descs := make(chan *prometheus.Desc, 100)
 	NewMetrics().Describe(descs)
+	monitoring.Build{}.Describe(descs)
+	monitoring.Certificates{}.Describe(descs)
 	close(descs)
 	name := regexp.MustCompile(`rowkeeper_[a-z_]*[a-z]`)
 	for d := range descs {
