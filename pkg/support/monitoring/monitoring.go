@@ -29,7 +29,8 @@ var (
 type Certificate struct {
 	// Name is the value of the label certificate.
 	Name string
-	// Content returns the certificates in PEM, as they are now. If it fails, the metric is not there.
+	// Content returns the certificates in PEM, as they are now. If it fails, the metric is not
+	// there.
 	Content func() ([]byte, error)
 	// Authorities says that any of them will do, so that what counts is the last that ends. Of a
 	// chain, it is the first.

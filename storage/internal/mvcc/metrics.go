@@ -25,6 +25,7 @@ type Metrics struct {
 	sweptRows, compactionFailures                  prometheus.Counter
 	databaseBytes                                  *prometheus.GaugeVec
 	expiredKeys, fences, historyChanges            prometheus.Counter
+	historyChanged                                 prometheus.Gauge
 	readRetries, refusedReads                      prometheus.Counter
 	pools                                          *prometheus.GaugeVec
 
@@ -99,6 +100,8 @@ func NewMetrics() *Metrics {
 		fences: counter("fences_total", "Fences that this process has set."),
 		historyChanges: counter("history_changes_total",
 			"Times that this process moved to another history: all its watches ended."),
+		historyChanged: gauge("history_changed_timestamp_seconds", "When this process last set a "+
+			"fence or moved to another history, in seconds since 1970, 0 if it never has."),
 		readRetries: counter("read_retries_total", "Reads that were tried again."),
 		refusedReads: counter("refused_reads_total", "Answers that were not used because the "+
 			"server was read-only."),
@@ -130,7 +133,8 @@ func (m *Metrics) collectors() []prometheus.Collector {
 		m.liveWatchers,
 		m.demotions, m.replayedRows, m.compactedRevision, m.sweptRevision, m.sweepDebt, m.sweptRows,
 		m.compactionFailures, m.databaseBytes,
-		m.expiredKeys, m.fences, m.historyChanges, m.readRetries, m.refusedReads, m.pools}
+		m.expiredKeys, m.fences, m.historyChanges, m.historyChanged, m.readRetries, m.refusedReads,
+		m.pools}
 }
 
 // Describe implements prometheus.Collector.
@@ -229,6 +233,16 @@ func (m *Metrics) compacted(st contract.State) {
 	m.sweepDebt.Set(float64(st.Compacted - st.Swept))
 }
 
+func (m *Metrics) fenced() {
+	m.fences.Inc()
+	m.historyChanged.SetToCurrentTime()
+}
+
+func (m *Metrics) adopted() {
+	m.historyChanges.Inc()
+	m.historyChanged.SetToCurrentTime()
+}
+
 func (m *Metrics) tailFailed() {
 	m.tailFailures.Inc()
 	m.mu.Lock()
@@ -278,7 +292,5 @@ func (m *Metrics) demoted()                      { m.demotions.Inc() }
 func (m *Metrics) replayed(rows int)             { m.replayedRows.Add(float64(rows)) }
 func (m *Metrics) compactionFailed()             { m.compactionFailures.Inc() }
 func (m *Metrics) reaped(n int)                  { m.expiredKeys.Add(float64(n)) }
-func (m *Metrics) fenced()                       { m.fences.Inc() }
-func (m *Metrics) adopted()                      { m.historyChanges.Inc() }
 func (m *Metrics) readRetried()                  { m.readRetries.Inc() }
 func (m *Metrics) notReady()                     { m.refusedReads.Inc() }
