@@ -128,6 +128,14 @@ torture: ## kill, cut, freeze and restore servers and databases under load, and 
 	go build -C hack/torture -o ../../bin/torture/torture .
 	cd hack/torture && ../../bin/torture/torture $(TORTURE)
 
+# make alerts ALERTS='-databases postgres -faults network-cut -results ALERTS.md'; ALERTS=-help lists the flags.
+ALERTS ?=
+
+.PHONY: alerts
+alerts: ## let a real Prometheus watch faults, and see which alerts each fires; draw the dashboard; nightly
+	go build -C hack/torture -o ../../bin/torture/alerts ./alerts
+	cd hack/torture && ../../bin/torture/alerts $(ALERTS)
+
 # make robustness ROBUSTNESS='-databases postgres -runs 20'; ROBUSTNESS=-help lists the flags, hack/torture/robustness/README.md says more.
 ROBUSTNESS ?=
 

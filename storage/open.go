@@ -136,6 +136,10 @@ func (s *Store) Listening() error { return s.db.Listening() }
 // Config.StoreFor do not count.
 func (s *Store) Size(ctx context.Context) (Size, error) { return s.db.Size(ctx) }
 
+// LastSize is the size when it was last measured: when the server compacts, each minute by default.
+// It is 0 before that.
+func (s *Store) LastSize() Size { return s.db.LastSize() }
+
 // CurrentRevision reads the newest revision. No write that was acknowledged before the call, by any
 // replica, has a newer one.
 func (s *Store) CurrentRevision(ctx context.Context) (int64, error) {

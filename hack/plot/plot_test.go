@@ -43,11 +43,15 @@ func TestLinear(t *testing.T) {
 // TestLines: the picture is well-formed, and has a line for each panel, whatever the figures are.
 func TestLines(t *testing.T) {
 	svg := Lines("a < b", []Panel{
-		{Title: "memory", Unit: "MB", Minutes: []float64{0, 1, 2}, Data: []float64{10, 30, 20}},
-		{Title: "nothing", Unit: "x"},
+		{Title: "memory", Unit: "MB", Lines: []Line{
+			{Minutes: []float64{0, 1, 2}, Data: []float64{10, 30, 20}}}},
+		{Title: "nothing", Unit: "x", Lines: []Line{{}}},
+		{Title: "two", Lines: []Line{{Name: "a < b"}, {Name: "c", Minutes: []float64{1},
+			Data: []float64{1}}}},
+		{Title: "none"},
 	})
-	if n := strings.Count(svg, "<polyline"); n != 2 {
-		t.Errorf("%d lines, want 2", n)
+	if n := strings.Count(svg, "<polyline"); n != 4 {
+		t.Errorf("%d lines, want 4", n)
 	}
 	for dec := xml.NewDecoder(strings.NewReader(svg)); ; {
 		_, err := dec.Token()

@@ -258,11 +258,11 @@ func soaked(o options, r *scenario.Result) error {
 	var panels []plot.Panel
 	var growth []string
 	for _, f := range figures {
-		p := plot.Panel{Title: f.title, Unit: f.unit}
+		var l plot.Line
 		for _, s := range r.Samples {
-			p.Minutes, p.Data = append(p.Minutes, s.At.Minutes()), append(p.Data, f.of(s))
+			l.Minutes, l.Data = append(l.Minutes, s.At.Minutes()), append(l.Data, f.of(s))
 		}
-		panels = append(panels, p)
+		panels = append(panels, plot.Panel{Title: f.title, Unit: f.unit, Lines: []plot.Line{l}})
 		growth = append(growth, fmt.Sprintf("%s ×%.2f", f.title, scenario.Growth(r.Samples, f.of)))
 	}
 	r.Scenario = "soak"

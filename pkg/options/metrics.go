@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	etcd3metrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
@@ -95,7 +96,17 @@ func (d *databases) monitors() ([]etcd3metrics.Monitor, error) {
 
 type sizeMonitor struct{ store *storage.Store }
 
+// sizeWait is how long the database may take to tell its size.
+const sizeWait = 2 * time.Second
+
+// Monitor takes the size that was last measured: the page must not wait for a database that does
+// not answer, since it has to tell of that.
 func (m sizeMonitor) Monitor(ctx context.Context) (etcd3metrics.StorageMetrics, error) {
+	if size := m.store.LastSize(); size.Total > 0 {
+		return etcd3metrics.StorageMetrics{Size: size.Total}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, sizeWait)
+	defer cancel()
 	size, err := m.store.Size(ctx)
 	return etcd3metrics.StorageMetrics{Size: size.Total}, err
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/internal/rotation"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/signin"
 	"github.com/rowkeeper/rowkeeper/pkg/support/commandline"
+	"github.com/rowkeeper/rowkeeper/pkg/support/monitoring"
 	"github.com/rowkeeper/rowkeeper/pkg/support/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -222,6 +223,27 @@ func (m *standaloneMode) announce() {
 	}
 }
 
+// certificates are those whose end an operator should see come: the server's own, and the
+// authorities by which it knows users, unless a cluster says them.
+func (s *Server) certificates(c *genericapiserver.RecommendedConfig,
+	m mode) (list monitoring.Certificates) {
+	if c.SecureServing != nil && c.SecureServing.Cert != nil {
+		list = append(list, monitoring.Certificate{Name: "serving",
+			Content: func() ([]byte, error) {
+				content, _ := c.SecureServing.Cert.CurrentCertKeyContent()
+				return content, nil
+			}})
+	}
+	file := s.Aggregated.Authentication.ClientCert.ClientCA
+	if file != "" {
+		list = append(list, monitoring.File("client-ca", file))
+	}
+	if alone, ok := m.(*standaloneMode); ok {
+		list = append(list, monitoring.File("authority", alone.pki.AuthorityFile()))
+	}
+	return list
+}
+
 // run serves until ctx ends.
 func (s *Server) run(ctx context.Context, out io.Writer) (err error) {
 	var m mode = &standaloneMode{Server: s, out: out}
@@ -258,6 +280,7 @@ func (s *Server) run(ctx context.Context, out io.Writer) (err error) {
 	if err := m.applyTo(config); err != nil {
 		return err
 	}
+	monitoring.Serve(s.certificates(config, m))
 	server, err := s.newServer(config, store)
 	if err != nil {
 		return err

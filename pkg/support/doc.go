@@ -5,6 +5,7 @@
 // Parts of the programs:
 //
 //	commandline the commands that work on a database directly: their errors of use, files, progress
+//	monitoring  metrics of the build and of the certificates
 //	pki         all certificates, and the files that keep them
 //	standalone  the directory of a server without a cluster
 //	version     the version of the program

@@ -35,7 +35,7 @@ func (s *storeServer) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.Stat
 	return &pb.StatusResponse{Header: s.header(head), Version: Version, DbSize: size.Total,
 		DbSizeInUse: size.Live, Leader: s.member, RaftIndex: uint64(head),
 		RaftAppliedIndex: uint64(head), RaftTerm: uint64(s.s.Epoch()),
-		StorageVersion: "3.7.0"}, nil
+		StorageVersion: ClusterVersion}, nil
 }
 
 // Snapshot implements etcd's Maintenance.

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,7 +16,7 @@ import (
 )
 
 // Dashboards and alerts for etcd read metrics of its names. Those whose figures there are here have
-// these names, too.
+// these names, too. docs/reference/metrics.md says what they mean here, and why others are missing.
 
 // metrics count the calls of a server.
 type metrics struct {
@@ -101,6 +102,16 @@ var (
 		"Size of the store's tables and indexes when it was last measured.", nil, nil)
 	databaseInUse = prometheus.NewDesc("etcd_mvcc_db_total_size_in_use_in_bytes",
 		"Size of what of them is in use.", nil, nil)
+	headRevision = prometheus.NewDesc("etcd_debugging_mvcc_current_revision",
+		"The newest revision.", nil, nil)
+	compactedRevision = prometheus.NewDesc("etcd_debugging_mvcc_compact_revision",
+		"Revision up to which history is gone.", nil, nil)
+	watchers = prometheus.NewDesc("etcd_debugging_mvcc_watcher_total", "Watches that are open.",
+		nil, nil)
+	serverVersion = prometheus.NewDesc("etcd_server_version",
+		"1. The label says whose API of etcd this is.", []string{"server_version"}, nil)
+	clusterVersion = prometheus.NewDesc("etcd_cluster_version",
+		"1. The label says which version the members agree on.", []string{"cluster_version"}, nil)
 	// commits are the names of a histogram. etcd acknowledges a write when its log is on the disk,
 	// as the database does when it has committed.
 	commits = []*prometheus.Desc{
@@ -129,6 +140,11 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		c.s.metrics.seconds, c.s.metrics.received, c.s.metrics.sent} {
 		m.Collect(to)
 	}
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	gauge(serverVersion, 1, Version)
+	gauge(clusterVersion, 1, strings.TrimSuffix(ClusterVersion, ".0"))
 	last := c.s.last.Load()
 	var store *mvcc.Engine
 	if last != nil {
@@ -139,17 +155,17 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), answerWait)
 	defer cancel()
-	_, err := store.Head(ctx)
+	head, err := store.Head(ctx)
 	if errors.Is(err, contract.ErrClosed) || errors.Is(err, contract.ErrDropped) {
 		return
 	}
-	gauge := func(d *prometheus.Desc, value float64) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value)
+	leads := 0.0
+	if err == nil {
+		leads = 1
+		gauge(headRevision, float64(head))
 	}
-	leads := 1.0
-	if err != nil {
-		leads = 0
-	}
+	gauge(compactedRevision, float64(store.CompactedRevision()))
+	to <- renamed{store.Metrics().Watchers(), watchers}
 	gauge(hasLeader, leads)
 	gauge(isLeader, leads)
 	if size := store.Metrics().Size(); size.Total > 0 {

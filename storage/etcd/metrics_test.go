@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -71,6 +72,10 @@ func TestMetrics(t *testing.T) {
 		"grpc_server_started_total LeaseKeepAlive Lease": 0,
 		"etcd_disk_wal_fsync_duration_seconds":           1,
 		"etcd_disk_backend_commit_duration_seconds":      1,
+		"etcd_debugging_mvcc_watcher_total":              1,
+		"etcd_debugging_mvcc_current_revision":           2,
+		"etcd_server_version " + etcd.Version:            1,
+		"etcd_cluster_version 3.7":                       1,
 	} {
 		if have, ok := got[name]; !ok || have != want {
 			t.Errorf("%s is %v, not %v", name, have, want)
@@ -82,6 +87,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s is %v", name, got[name])
 		}
 	}
+	checkDocument(t, got)
 	away.Store(true)
 	if got := gathered()["etcd_server_has_leader"]; got != 0 {
 		t.Errorf("without a database, etcd_server_has_leader is %v", got)
@@ -92,5 +98,53 @@ func TestMetrics(t *testing.T) {
 	}
 	if have, ok := gathered()["etcd_server_has_leader"]; ok {
 		t.Errorf("a closed store has a leader: %v", have)
+	}
+}
+
+// checkDocument: of the metrics that docs/reference/metrics.md names as etcd's, those of its first
+// table are there, and those of the second are not. Nothing is there that it does not name.
+func checkDocument(t *testing.T, got map[string]float64) {
+	t.Helper()
+	content, err := os.ReadFile("../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, chapter, _ := strings.Cut(string(content), "## Metrics with etcd's names\n")
+	there, missing, found := strings.Cut(chapter, "\nThese are not there.")
+	if !found {
+		t.Fatal("metrics.md has no list of what is missing")
+	}
+	collected := map[string]bool{}
+	for name := range got {
+		name, _, _ = strings.Cut(name, " ")
+		collected[name] = true
+	}
+	// Sizes are there once they were measured, which a minute after the start is the first time.
+	for _, name := range []string{"etcd_mvcc_db_total_size_in_bytes",
+		"etcd_mvcc_db_total_size_in_use_in_bytes"} {
+		collected[name] = true
+	}
+	names := func(table string) (list []string) {
+		for line := range strings.Lines(table) {
+			if cell, ok := strings.CutPrefix(line, "| `"); ok {
+				cell, _, _ = strings.Cut(cell, "` |")
+				list = append(list, strings.Split(cell, "`, `")...)
+			}
+		}
+		return list
+	}
+	for _, name := range names(there) {
+		if !collected[name] && !strings.HasPrefix(name, "process_") { // these are the command's
+			t.Errorf("metrics.md names %s, which is not there", name)
+		}
+		delete(collected, name)
+	}
+	for _, name := range names(missing) {
+		if collected[name] {
+			t.Errorf("metrics.md says that %s is not there", name)
+		}
+	}
+	if len(names(there)) < 15 || len(names(missing)) < 15 || len(collected) > 0 {
+		t.Errorf("metrics.md lacks %v", collected)
 	}
 }

@@ -34,6 +34,9 @@ const MaxRequestBytes = contract.MaxValueBytes
 // Version is the version of etcd whose API this is.
 const Version = "3.7.3"
 
+// ClusterVersion is what a cluster of such members agrees on.
+const ClusterVersion = "3.7.0"
+
 // ServerConfig says how to serve. The zero value of each field means its default.
 type ServerConfig struct {
 	// Name is what MemberList calls this server. Default "rowkeeper".

@@ -614,7 +614,7 @@ func (c *etcdCommand) begin(ctx context.Context, pool *etcd.StorePool,
 	for _, s := range c.stores {
 		registry.MustRegister(pool.Collector(s.name))
 		s.begin(pool, process)
-		registry.MustRegister(s.etcdMetrics())
+		registry.MustRegister(s.etcdMetrics(), s.certificates())
 		opening.Go(func() { s.keepOpening(ctx, firsts) })
 	}
 	failed, done := make(chan error, 1), make(chan struct{})

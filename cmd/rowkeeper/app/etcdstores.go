@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
+	"github.com/rowkeeper/rowkeeper/pkg/support/monitoring"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 )
 
@@ -95,7 +96,7 @@ func (s *etcdStore) begin(pool *etcd.StorePool, p *etcd.Process) {
 	s.server.Register(s.grpc)
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(pool.Collector(s.name))
-	metrics.MustRegister(s.etcdMetrics())
+	metrics.MustRegister(s.etcdMetrics(), s.certificates())
 	if s.alone {
 		metrics.MustRegister(process()...)
 	}
@@ -118,6 +119,20 @@ func (s *etcdStore) begin(pool *etcd.StorePool, p *etcd.Process) {
 // etcdMetrics are the metrics of etcd's names, with the label store as all of a store have.
 func (s *etcdStore) etcdMetrics() prometheus.Collector {
 	return prometheus.WrapCollectorWith(prometheus.Labels{"store": s.name}, s.server.Collector())
+}
+
+// certificates collects when those end that clients of the store need.
+func (s *etcdStore) certificates() prometheus.Collector {
+	var list monitoring.Certificates
+	if s.tls.cert != "" {
+		serving := monitoring.File("serving", s.tls.cert)
+		serving.Authorities = false
+		list = append(list, serving)
+	}
+	if s.tls.authority != "" {
+		list = append(list, monitoring.File("trusted-ca", s.tls.authority))
+	}
+	return prometheus.WrapCollectorWith(prometheus.Labels{"store": s.name}, list)
 }
 
 // stopWait is how long calls may take to end when the server stops. Watches do not end by
@@ -263,10 +278,10 @@ func firstOpened(ctx context.Context, firsts <-chan error) error {
 	return errors.Join(errs...)
 }
 
-// process collects the metrics of the process.
+// process collects the metrics of the process, and of what it is made of.
 func process() []prometheus.Collector {
 	return []prometheus.Collector{collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})}
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), monitoring.Build{}}
 }
 
 // maxPageConnections bounds the connections to a URL of --listen-metrics-urls. When another one
@@ -357,7 +372,7 @@ func pages(metrics prometheus.Gatherer, ready func(*http.Request) (string, bool)
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]string{"etcdserver": etcd.Version,
-			"etcdcluster": "3.7.0", "storage": "3.7.0"})
+			"etcdcluster": etcd.ClusterVersion, "storage": etcd.ClusterVersion})
 	})
 	return mux
 }

@@ -28,6 +28,9 @@ var Standalone = Policy{
 		{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
 		{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
 	}},
+	{user.MonitoringGroup, []rbacv1.PolicyRule{
+		{Verbs: []string{"get", "head"}, NonResourceURLs: []string{"/metrics", "/metrics/slis"}},
+	}},
 	{user.AllAuthenticated, []rbacv1.PolicyRule{
 		{Verbs: []string{"get", "head"}, NonResourceURLs: []string{
 			"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version",
@@ -63,7 +66,7 @@ func (p Policy) Authorize(_ context.Context,
 		}
 	}
 	return authorizer.DecisionNoOpinion, "a standalone server gives rights to the group " +
-		user.SystemPrivilegedGroup + " only", nil
+		user.SystemPrivilegedGroup + ", and metrics to " + user.MonitoringGroup, nil
 }
 
 // RulesFor implements authorizer.RuleResolver. The rules hold in every namespace.

@@ -12,6 +12,8 @@ func TestAuthorize(t *testing.T) {
 	admin := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup,
 		user.AllAuthenticated}}
 	other := &user.DefaultInfo{Name: "other", Groups: []string{user.AllAuthenticated}}
+	prometheus := &user.DefaultInfo{Name: "prometheus", Groups: []string{user.MonitoringGroup,
+		user.AllAuthenticated}}
 	for _, tc := range []struct {
 		user    user.Info
 		verb    string
@@ -28,6 +30,10 @@ func TestAuthorize(t *testing.T) {
 		{other, "put", "/apis", false},
 		{other, "get", "/metrics", false},
 		{other, "get", "/debug/pprof", false},
+		{prometheus, "get", "/metrics", true},
+		{prometheus, "get", "/metrics/slis", true},
+		{prometheus, "get", "/debug/pprof", false},
+		{prometheus, "get", "", false},
 	} {
 		decision, _, err := Standalone.Authorize(t.Context(), authorizer.AttributesRecord{User: tc.user,
 			Verb: tc.verb, Path: tc.path, ResourceRequest: tc.path == "", Resource: "pipelines"})

@@ -462,6 +462,10 @@ func (s *Store) Listening() error {
 // with this one do not count.
 func (s *Store) Size(ctx context.Context) (contract.Size, error) { return s.mvcc.Size(ctx) }
 
+// LastSize is the size when it was last measured: when the server compacts, each minute by default.
+// It is 0 before that.
+func (s *Store) LastSize() contract.Size { return s.metrics.Size() }
+
 // CurrentRevision reads the newest revision. No write that was acknowledged before the call, by any
 // replica, has a newer one.
 func (s *Store) CurrentRevision(ctx context.Context) (int64, error) {

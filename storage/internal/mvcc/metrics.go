@@ -15,9 +15,9 @@ type Metrics struct {
 	commitSeconds, lockWaitSeconds, groupMutations prometheus.Histogram
 	commitFailures, unknownOutcomes                *prometheus.CounterVec
 	headRevision, deliveredRevision                prometheus.Gauge
-	lagSeconds                                     prometheus.GaugeFunc
+	lagSeconds, tailFailing                        prometheus.GaugeFunc
 	deliverySeconds                                prometheus.Histogram
-	listeningState                                 prometheus.Gauge
+	listeningState                                 *prometheus.GaugeVec
 	notifications, tailedRows, tailFailures        prometheus.Counter
 	liveWatchers                                   prometheus.Gauge
 	demotions, replayedRows                        prometheus.Counter
@@ -25,6 +25,7 @@ type Metrics struct {
 	sweptRows, compactionFailures                  prometheus.Counter
 	databaseBytes                                  *prometheus.GaugeVec
 	expiredKeys, fences, historyChanges            prometheus.Counter
+	historyChanged                                 prometheus.Gauge
 	readRetries, refusedReads                      prometheus.Counter
 	pools                                          *prometheus.GaugeVec
 
@@ -34,8 +35,10 @@ type Metrics struct {
 	// first, zero if it has not.
 	headSeen, deliveredSeen contract.Revision
 	behindSince             time.Time
-	poolsOf                 contract.Pooled
-	measured                contract.Size
+	// failingSince is when reading the log began to fail, zero if it last succeeded.
+	failingSince time.Time
+	poolsOf      contract.Pooled
+	measured     contract.Size
 }
 
 // NewMetrics makes metrics that are registered nowhere.
@@ -68,8 +71,9 @@ func NewMetrics() *Metrics {
 			"Newest revision that this process has delivered to its watchers."),
 		deliverySeconds: histogram("tail_delivery_seconds", "Time from another process's "+
 			"commit to its delivery here, by the database's clock.", seconds),
-		listeningState: gauge("notifications_working",
-			"1 if other processes' writes are notified, 0 if they are polled for."),
+		listeningState: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rowkeeper_notifications_working",
+			Help: "1 if other processes' writes are notified, 0 if they are polled for. There is " +
+				"none where the database has no notifications."}, nil),
 		notifications: counter("notifications_total", "Notifications received."),
 		tailedRows: counter("tailed_rows_total",
 			"Rows of the log that were read to deliver them."),
@@ -96,6 +100,8 @@ func NewMetrics() *Metrics {
 		fences: counter("fences_total", "Fences that this process has set."),
 		historyChanges: counter("history_changes_total",
 			"Times that this process moved to another history: all its watches ended."),
+		historyChanged: gauge("history_changed_timestamp_seconds", "When this process last set a "+
+			"fence or moved to another history, in seconds since 1970, 0 if it never has."),
 		readRetries: counter("read_retries_total", "Reads that were tried again."),
 		refusedReads: counter("refused_reads_total", "Answers that were not used because the "+
 			"server was read-only."),
@@ -106,17 +112,29 @@ func NewMetrics() *Metrics {
 	m.lagSeconds = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rowkeeper_delivery_lag_seconds",
 		Help: "Time since this process has known of a revision that it has not delivered, 0 if " +
 			"it is up to date."}, m.lag)
+	m.tailFailing = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rowkeeper_tail_failing_seconds",
+		Help: "Time for which every attempt to read the log's new rows has failed, 0 if the last " +
+			"one has not."}, m.failingFor)
+	// A counter that appears with its first event does not increase by it, so all are there at 0.
+	for c := contract.Unavailable; c <= contract.Invalid; c++ {
+		m.commitFailures.WithLabelValues(c.String())
+	}
+	for _, what := range []string{"committed", "aborted", "unknown"} {
+		m.unknownOutcomes.WithLabelValues(what)
+	}
 	return m
 }
 
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.commitSeconds, m.lockWaitSeconds, m.groupMutations,
 		m.commitFailures, m.unknownOutcomes, m.headRevision, m.deliveredRevision, m.lagSeconds,
+		m.tailFailing,
 		m.deliverySeconds, m.listeningState, m.notifications, m.tailedRows, m.tailFailures,
 		m.liveWatchers,
 		m.demotions, m.replayedRows, m.compactedRevision, m.sweptRevision, m.sweepDebt, m.sweptRows,
 		m.compactionFailures, m.databaseBytes,
-		m.expiredKeys, m.fences, m.historyChanges, m.readRetries, m.refusedReads, m.pools}
+		m.expiredKeys, m.fences, m.historyChanges, m.historyChanged, m.readRetries, m.refusedReads,
+		m.pools}
 }
 
 // Describe implements prometheus.Collector.
@@ -150,13 +168,17 @@ func (m *Metrics) observe(b contract.Backend) {
 	m.poolsOf, _ = b.(contract.Pooled)
 }
 
-func (m *Metrics) lag() float64 {
+func (m *Metrics) lag() float64        { return m.since(&m.behindSince) }
+func (m *Metrics) failingFor() float64 { return m.since(&m.failingSince) }
+
+// since is the time since one of the fields, 0 if that is zero.
+func (m *Metrics) since(field *time.Time) float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.behindSince.IsZero() {
+	if field.IsZero() {
 		return 0
 	}
-	return time.Since(m.behindSince).Seconds()
+	return time.Since(*field).Seconds()
 }
 
 func (m *Metrics) head(r contract.Revision) {
@@ -198,16 +220,42 @@ func (m *Metrics) tailed(rows int, lag time.Duration) {
 }
 
 func (m *Metrics) listening(ok bool) {
-	m.listeningState.Set(0)
+	state := 0.0
 	if ok {
-		m.listeningState.Set(1)
+		state = 1
 	}
+	m.listeningState.WithLabelValues().Set(state)
 }
 
 func (m *Metrics) compacted(st contract.State) {
 	m.compactedRevision.Set(float64(st.Compacted))
 	m.sweptRevision.Set(float64(st.Swept))
 	m.sweepDebt.Set(float64(st.Compacted - st.Swept))
+}
+
+func (m *Metrics) fenced() {
+	m.fences.Inc()
+	m.historyChanged.SetToCurrentTime()
+}
+
+func (m *Metrics) adopted() {
+	m.historyChanges.Inc()
+	m.historyChanged.SetToCurrentTime()
+}
+
+func (m *Metrics) tailFailed() {
+	m.tailFailures.Inc()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failingSince.IsZero() {
+		m.failingSince = time.Now()
+	}
+}
+
+func (m *Metrics) tailWorks() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failingSince = time.Time{}
 }
 
 func (m *Metrics) swept(rows int, st contract.State) {
@@ -217,6 +265,9 @@ func (m *Metrics) swept(rows int, st contract.State) {
 
 // CommitSeconds is the histogram of commits, for who gives it another name.
 func (m *Metrics) CommitSeconds() prometheus.Metric { return m.commitSeconds }
+
+// Watchers is the gauge of open watches, for who gives it another name.
+func (m *Metrics) Watchers() prometheus.Metric { return m.liveWatchers }
 
 // Size is the size when it was last measured, 0 before that.
 func (m *Metrics) Size() contract.Size {
@@ -236,13 +287,10 @@ func (m *Metrics) size(s contract.Size) {
 func (m *Metrics) commitFailed(c contract.Class) { m.commitFailures.WithLabelValues(c.String()).Inc() }
 func (m *Metrics) resolved(what string)          { m.unknownOutcomes.WithLabelValues(what).Inc() }
 func (m *Metrics) notified()                     { m.notifications.Inc() }
-func (m *Metrics) tailFailed()                   { m.tailFailures.Inc() }
 func (m *Metrics) watchers(n int)                { m.liveWatchers.Set(float64(n)) }
 func (m *Metrics) demoted()                      { m.demotions.Inc() }
 func (m *Metrics) replayed(rows int)             { m.replayedRows.Add(float64(rows)) }
 func (m *Metrics) compactionFailed()             { m.compactionFailures.Inc() }
 func (m *Metrics) reaped(n int)                  { m.expiredKeys.Add(float64(n)) }
-func (m *Metrics) fenced()                       { m.fences.Inc() }
-func (m *Metrics) adopted()                      { m.historyChanges.Inc() }
 func (m *Metrics) readRetried()                  { m.readRetries.Inc() }
 func (m *Metrics) notReady()                     { m.refusedReads.Inc() }

@@ -197,6 +197,7 @@ func (t *tailer) run(ctx context.Context) {
 		} else {
 			failing.Reset()
 			outage.over()
+			t.s.metrics.tailWorks()
 		}
 		t.mu.Lock()
 		t.moved = time.Now()

@@ -293,9 +293,10 @@ func (d *DB) fill(ctx context.Context, tx *sql.Tx, t table) error {
 	columns := make([]string, len(t.columns))
 	places := make([]string, len(t.columns))
 	for i, c := range t.columns {
-		columns[i], places[i] = c, d.arg(i+1)
-		if c == "key" {
-			columns[i] = d.key
+		// Some have the names of keywords, such as group.
+		columns[i], places[i] = `"`+c+`"`, d.arg(i+1)
+		if d.kind == "mysql" {
+			columns[i] = "`" + c + "`"
 		}
 	}
 	insert, err := tx.PrepareContext(ctx, fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", t.name,

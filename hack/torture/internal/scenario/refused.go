@@ -71,7 +71,7 @@ func openRefusing(ctx context.Context, e *Env) (database.Database, error) {
 func writesRefused(ctx context.Context, e *Env) error {
 	refuse := map[programs.Kind]func(context.Context, *Env) (mend func() error, err error){
 		programs.SQLite: func(_ context.Context, e *Env) (func() error, error) {
-			return e.DB.(*small).fill()
+			return e.DB.(*database.Small).Fill()
 		},
 		programs.Postgres: exhaust,
 		programs.MariaDB:  readOnly("read_only"),

@@ -2,11 +2,8 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"sync"
 	"syscall"
 	"time"
 
@@ -14,7 +11,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumpingclock"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 func openPair(synchronous bool) func(context.Context, *Env) (database.Database, error) {
@@ -106,89 +102,15 @@ func loseNode(ctx context.Context, e *Env) error {
 	return end()
 }
 
-// small is a file system of some bytes in memory.
-type small struct {
-	database.Database
-	dir string
-}
-
-// mountSmall needs root's rights.
-func mountSmall(e *Env, megabytes int) (string, error) {
-	dir := filepath.Join(e.Dir, "small")
-	if err := os.Mkdir(dir, 0o777); err != nil {
-		return "", err
-	}
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0,
-		fmt.Sprintf("size=%dm,mode=1777", megabytes)); err != nil {
-		return "", &database.Missing{Reason: fmt.Sprintf("a small file system cannot be mounted, "+
-			"which needs root's rights: %v", err)}
-	}
-	return dir, nil
-}
-
-// openSmall puts the database on a small file system.
 func openSmall(ctx context.Context, e *Env) (database.Database, error) {
-	if e.Kind == programs.SQLite {
-		dir, err := mountSmall(e, 64)
-		if err != nil {
-			return nil, err
-		}
-		return &small{database.NewSQLite(dir), dir}, nil
-	}
-	dir, err := mountSmall(e, 400)
-	if err != nil {
-		return nil, err
-	}
-	served, err := database.NewServed(ctx, e.Kind, e.ways(), dbserver.Options{
-		Dir:      dir,
-		Settings: map[string]string{"max_wal_size": "64MB", "min_wal_size": "32MB"},
-	})
-	if err != nil {
-		return nil, errors.Join(err, syscall.Unmount(dir, syscall.MNT_DETACH))
-	}
-	return &small{served, dir}, nil
-}
-
-// Close unmounts the file system, too.
-func (s *small) Close() error {
-	return errors.Join(s.Database.Close(), syscall.Unmount(s.dir, syscall.MNT_DETACH))
-}
-
-// fill fills the file system until empty is called.
-func (s *small) fill() (empty func() error, err error) {
-	filler := filepath.Join(s.dir, "filler")
-	f, err := os.Create(filler)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	full, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		first := sync.OnceFunc(func() { close(full) })
-		zeros := make([]byte, 64<<10)
-		for ctx.Err() == nil {
-			// Space that the database gives back is taken, too.
-			for err := error(nil); err == nil; {
-				_, err = f.Write(zeros)
-			}
-			first()
-			Wait(ctx, 50*time.Millisecond)
-		}
-	}()
-	<-full
-	return func() error {
-		cancel()
-		<-done
-		return errors.Join(f.Close(), os.Remove(filler))
-	}, nil
+	return database.NewSmall(ctx, e.Kind, e.ways(), e.Dir)
 }
 
 // diskFull fills the file system, and makes room again. A database that has ended over it is
 // started again, which is all that an operator has to do.
 func diskFull(ctx context.Context, e *Env) error {
-	s := e.DB.(*small)
-	empty, err := s.fill()
+	s := e.DB.(*database.Small)
+	empty, err := s.Fill()
 	if err != nil {
 		return err
 	}
