@@ -39,7 +39,7 @@ func (opener) Inspect(ctx context.Context, url string, opts contract.DriverOptio
 		return d.failed("inspect the database", err)
 	}
 	i := &inspector{database: d, conn: conn, store: opts.StoreName(), mariadb: facts.mariadb,
-		galera: facts.galera}
+		galera: facts.galera, tidb: facts.tidb}
 	i.inspected = inspect.Database{Kind: opener{}.Name(), Where: s.cfg.String(), Store: i.store,
 		Newest: migrations.MySQL.Newest(), Indexes: indexesOf(facts.mariadb),
 		Analyze: "ANALYZE NO_WRITE_TO_BINLOG TABLE %s", Ask: i.ask, Repair: i.repair}
@@ -53,6 +53,7 @@ type inspector struct {
 	store     string
 	mariadb   bool
 	galera    bool
+	tidb      bool
 	inspected inspect.Database
 }
 
@@ -63,7 +64,7 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 		return i.rights(ctx)
 	}
 	texts, known := questions[q]
-	if !known {
+	if !known || i.tidb && slices.Contains(ofInnoDB, q) {
 		return nil, inspect.ErrNoAnswer
 	}
 	switch q {
@@ -100,7 +101,7 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 
 // rows reads one statement. The names of columns that SHOW gives are made those of the question.
 func (i *inspector) rows(ctx context.Context, text string, args ...any) ([]inspect.Row, error) {
-	tx, err := i.conn.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	tx, err := i.conn.BeginTx(ctx, &sql.TxOptions{ReadOnly: !i.tidb}) // TiDB refuses to promise it
 	if err != nil {
 		return nil, err
 	}
@@ -213,6 +214,9 @@ func asked(sql string) []question { return []question{{sql: sql}} }
 // ourTables are the names of the tables.
 const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index')`
 
+// ofInnoDB are what TiDB does not tell.
+var ofInnoDB = []inspect.Question{inspect.Transactions, inspect.Locks, inspect.Purge, inspect.BinaryLogs}
+
 // questions are the statements. $store stands for the id of the store, in digits. Where only
 // columns of the primary key are read, MySQL reads all of it if it believes the table to be small,
 // also with FORCE INDEX. So each asks for another column, which says nothing: every key has a
@@ -220,7 +224,7 @@ const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowke
 var questions = map[inspect.Question][]question{
 	// No table is read but that of the account's rights.
 	inspect.Server: asked(`
-SELECT IF(VERSION() LIKE '%MariaDB%', 'MariaDB', 'MySQL') AS product, VERSION() AS version, ` + now + ` AS now,
+SELECT CASE WHEN VERSION() LIKE '%MariaDB%' THEN 'MariaDB' WHEN VERSION() LIKE '%TiDB%' THEN 'TiDB' ELSE 'MySQL' END AS product, VERSION() AS version, ` + now + ` AS now,
        CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''') AS role, SUBSTRING_INDEX(CURRENT_USER(), '@', 1) AS user,
        DATABASE() AS ` + "`database`" + `,
        EXISTS (SELECT 1 FROM information_schema.user_privileges p
