@@ -75,7 +75,7 @@ test-versions: ## run what touches the database directly on the other versions o
 .PHONY: test-tidb
 test-tidb: ## run what touches the database directly on TiDB, which is built first, in a quarter of an hour; nightly
 	hack/testbed/tidb.sh bin/testbed/tidb env ROWKEEPER_TEST_ONLY=mysql ROWKEEPER_TEST_REQUIRE=mysql \
-		$(MAKE) --no-print-directory test-all PACKAGES='./storage ./storage/mysql ./storage/internal/mvcc ./storage/internal/database ./storage/etcd'
+		$(MAKE) --no-print-directory test-all PACKAGES='./storage ./storage/mysql ./storage/conformance ./storage/internal/mvcc ./storage/internal/database ./storage/etcd'
 
 # make test-clients ETCD_TESTS=sqlite,postgres; hack/compat/etcdtests/README.md says more.
 ETCD_TESTS ?= sqlite
