@@ -236,9 +236,10 @@ SELECT CASE WHEN VERSION() LIKE '%MariaDB%' THEN 'MariaDB' WHEN VERSION() LIKE '
 	inspect.Store: asked(`
 SELECT s.id, s.epoch, s.compacted, s.swept, s.oldest_writer, s.max_objects, s.max_bytes,
        s.generation, s.indexes, h.revision AS head, h.time AS written
-FROM rowkeeper_store s
-LEFT JOIN rowkeeper_log h ON h.store = s.id AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = s.id)
-WHERE s.name = ?`),
+FROM (SELECT o.*, (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = o.id) AS newest
+      FROM rowkeeper_store o
+      WHERE o.name = ?) s
+LEFT JOIN rowkeeper_log h ON h.store = s.id AND h.revision = s.newest`),
 	// Only the settings that a check judges, and the states of replication.
 	inspect.Settings: {
 		{sql: `SHOW GLOBAL VARIABLES WHERE variable_name IN ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog',
