@@ -77,7 +77,8 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 	}
 	var all []inspect.Row
 	for _, text := range texts {
-		if text.mysql && i.mariadb || text.mariadb && !i.mariadb || text.galera && !i.galera {
+		if text.mysql && i.mariadb || text.mariadb && !i.mariadb || text.galera && !i.galera ||
+			text.tidb && !i.tidb || text.innodb && i.tidb {
 			continue
 		}
 		rows, err := i.rows(ctx, ofStore(text.sql, i.inspected.ID), args...)
@@ -205,8 +206,8 @@ func indexesOf(mariadb bool) []inspect.Index {
 // question is a statement that answers a question, or a part of it.
 type question struct {
 	sql string
-	// mariadb, mysql and galera: only that server knows it.
-	mariadb, mysql, galera bool
+	// mariadb, mysql, galera and tidb: only that server knows it. innodb: TiDB does not.
+	mariadb, mysql, galera, tidb, innodb bool
 }
 
 func asked(sql string) []question { return []question{{sql: sql}} }
@@ -215,7 +216,7 @@ func asked(sql string) []question { return []question{{sql: sql}} }
 const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index')`
 
 // ofInnoDB are what TiDB does not tell.
-var ofInnoDB = []inspect.Question{inspect.Transactions, inspect.Locks, inspect.Purge, inspect.BinaryLogs}
+var ofInnoDB = []inspect.Question{inspect.Locks, inspect.Purge, inspect.BinaryLogs}
 
 // questions are the statements. $store stands for the id of the store, in digits. Where only
 // columns of the primary key are read, MySQL reads all of it if it believes the table to be small,
@@ -256,13 +257,22 @@ FROM information_schema.processlist p
 WHERE p.db = DATABASE() AND p.id <> CONNECTION_ID() AND p.command NOT LIKE 'Binlog Dump%'
 GROUP BY p.user, SUBSTRING_INDEX(p.host, ':', 1)
 ORDER BY p.user, SUBSTRING_INDEX(p.host, ':', 1)`),
-	// InnoDB keeps old versions for each transaction, of whatever database.
-	inspect.Transactions: asked(`
+	// InnoDB keeps old versions for each transaction, of whatever database, and so does TiDB. That
+	// tells of the transactions of the server that is asked.
+	inspect.Transactions: {
+		{innodb: true, sql: `
 SELECT t.trx_mysql_thread_id AS id, p.user AS user, SUBSTRING_INDEX(p.host, ':', 1) AS address, t.trx_state AS state,
        TIMESTAMPDIFF(SECOND, t.trx_started, NOW()) AS seconds, 1 AS holds
 FROM information_schema.innodb_trx t
 JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
-WHERE t.trx_mysql_thread_id <> CONNECTION_ID()`),
+WHERE t.trx_mysql_thread_id <> CONNECTION_ID()`},
+		{tidb: true, sql: `
+SELECT t.session_id AS id, t.user AS user, SUBSTRING_INDEX(p.host, ':', 1) AS address, t.state AS state,
+       TIMESTAMPDIFF(SECOND, t.start_time, NOW()) AS seconds, 1 AS holds
+FROM information_schema.tidb_trx t
+JOIN information_schema.processlist p ON p.id = t.session_id
+WHERE t.session_id <> CONNECTION_ID()`},
+	},
 	// Who holds row locks that others wait for.
 	inspect.Locks: {
 		{mariadb: true, sql: `
