@@ -388,12 +388,13 @@ func TestLostTailUnderNewerRows(t *testing.T) {
 			token, key = "decode('%032x', 'hex')", "key"
 		}
 		store, id := storeColumn(db.Kind)
-		exec(t, raw(t, db),
+		exec(t, raw(t, db), append([]string{
 			fmt.Sprintf("UPDATE rowkeeper_log SET token = "+token+" WHERE revision = %d", 1, lost),
 			fmt.Sprintf("INSERT INTO rowkeeper_log ("+store+"revision, "+key+
 				", prev_revision, create_revision, version, lease, token, time, deleted, value) "+
 				"SELECT "+id+"revision + 1, "+key+", revision, create_revision, version + 1, lease, "+
-				token+", time, deleted, value FROM rowkeeper_log WHERE revision = %d", 2, lost))
+				token+", time, deleted, value FROM rowkeeper_log WHERE revision = %d", 2, lost)},
+			newHeads()...)...)
 		if b, err := watch.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
 			t.Fatalf("the watch, after %d: %+v, %v", lost, b, err)
 		}
