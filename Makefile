@@ -72,6 +72,11 @@ test-all: ## run all tests, on SQLite and every other database that can be had; 
 test-versions: ## run what touches the database directly on the other versions of the databases, in containers; nightly
 	hack/testbed/versions.sh
 
+.PHONY: test-tidb
+test-tidb: ## run what touches the database directly on TiDB, which is built first, in a quarter of an hour; nightly
+	hack/testbed/tidb.sh bin/testbed/tidb env ROWKEEPER_TEST_ONLY=mysql ROWKEEPER_TEST_REQUIRE=mysql \
+		$(MAKE) --no-print-directory test-all PACKAGES='./storage ./storage/mysql ./storage/conformance ./storage/internal/mvcc ./storage/internal/database ./storage/etcd'
+
 # make test-clients ETCD_TESTS=sqlite,postgres; hack/compat/etcdtests/README.md says more.
 ETCD_TESTS ?= sqlite
 

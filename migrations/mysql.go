@@ -7,6 +7,11 @@ import (
 	"embed"
 	"encoding/hex"
 	"errors"
+	"io"
+	"io/fs"
+	"path"
+	"regexp"
+	"strings"
 
 	"github.com/pressly/goose/v3/database"
 	"github.com/pressly/goose/v3/lock"
@@ -28,6 +33,35 @@ var MySQL = Set{
 		` (version_id, is_applied) SELECT 0, TRUE FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM ` +
 		VersionTable + `)`,
 }
+
+// TiDB are the migrations of MySQL as TiDB takes them: other statements in a few lines. All else
+// about the two is the same.
+var TiDB = func() Set {
+	s := MySQL
+	s.files = tidbFiles{mysqlFiles}
+	return s
+}()
+
+// tidbFiles replaces each line after one that begins with "-- TiDB:" by what that says.
+type tidbFiles struct{ fs.FS }
+
+func (f tidbFiles) Open(name string) (fs.File, error) {
+	file, err := f.FS.Open(name)
+	if err != nil || path.Ext(name) != ".sql" {
+		return file, err
+	}
+	data, err := io.ReadAll(file)
+	return tidbFile{file, strings.NewReader(tidbLines.ReplaceAllString(string(data), "$1\n"))}, err
+}
+
+var tidbLines = regexp.MustCompile(`(?m)^-- TiDB: (.*)\n.*\n`)
+
+type tidbFile struct {
+	fs.File
+	edited *strings.Reader
+}
+
+func (f tidbFile) Read(p []byte) (int, error) { return f.edited.Read(p) }
 
 // MySQLLocker returns a lock that one connection to the database holds at a time. It ends with the
 // connection, if not before.

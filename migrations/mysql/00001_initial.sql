@@ -4,6 +4,8 @@
 -- Here DDL commits by itself, so a migration that was interrupted has done a part. Each statement
 -- therefore does nothing if it was done before: running the file again completes it.
 --
+-- On TiDB, the line after one that begins with "-- TiDB:" is replaced by what that says.
+--
 -- ENGINE, ROW_FORMAT and the collations are named because servers have other defaults. DYNAMIC
 -- stores a value that does not fit into half a page wholly outside of it, so that the clustered
 -- index of the log stays dense, and allows index keys of up to 3,072 bytes, where COMPACT ends at
@@ -66,7 +68,8 @@ CREATE TABLE IF NOT EXISTS rowkeeper_lease (
     INDEX rowkeeper_lease_expiry (store, expiry)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- A row for each store. To lock it is the store's commit lock.
+-- A row for each store. To lock it is the store's commit lock. On TiDB it has the newest row of the
+-- log, and the IDs would be far apart if each of its servers gave out some of its own.
 CREATE TABLE IF NOT EXISTS rowkeeper_store (
     id            INT          NOT NULL AUTO_INCREMENT PRIMARY KEY,
     name          VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL UNIQUE,
@@ -81,7 +84,9 @@ CREATE TABLE IF NOT EXISTS rowkeeper_store (
     max_bytes     BIGINT       NOT NULL DEFAULT 0,
     generation    BIGINT       NOT NULL DEFAULT 0 COMMENT 'of the indexes',
     indexes       TEXT,
+-- TiDB:     turn BIGINT NOT NULL DEFAULT 0, head BIGINT, head_token BINARY(16), head_time BIGINT
     turn          BIGINT       NOT NULL DEFAULT 0 COMMENT 'changed by every commit on Galera, never elsewhere'
+-- TiDB: ) AUTO_ID_CACHE = 1 DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The time when this table was created is a part of the database's fingerprint: no migration may
@@ -99,8 +104,11 @@ INSERT INTO rowkeeper_log (store, revision, `key`, prev_revision, create_revisio
 SELECT 1, 1, '', 0, 0, 0, 0, UNHEX(REPLACE(UUID(), '-', '')), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TRUE, NULL
 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM rowkeeper_log);
 
+-- TiDB: INSERT INTO rowkeeper_store (id, name, identity, epoch, fingerprint, compacted, swept, oldest_writer, head, head_token, head_time)
 INSERT INTO rowkeeper_store (id, name, identity, epoch, fingerprint, compacted, swept, oldest_writer)
+-- TiDB: SELECT 1, 'default', REPLACE(UUID(), '-', ''), 1, NULL, 0, 0, 1, h.revision, h.token, h.time
 SELECT 1, 'default', REPLACE(UUID(), '-', ''), 1, NULL, 0, 0, 1
+-- TiDB: FROM rowkeeper_log h WHERE NOT EXISTS (SELECT 1 FROM rowkeeper_store);
 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM rowkeeper_store);
 
 -- What follows is for people who read objects by SQL: docs/reference/sql.md promises it.
@@ -228,7 +236,8 @@ FROM (
 LEFT JOIN rowkeeper_value g ON g.store = k.store_id AND g.revision = k.id;
 
 -- The revisions that the log has, and which of them are deletions. The directory of a key is the
--- last one that begins before it, if it does not end before it, too.
+-- last one that begins before it, if it does not end before it, too. TiDB takes no subquery there. As
+-- directories do not overlap, the range alone finds the same one, by reading all of the store's.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW rowkeeper_history AS
 SELECT s.name AS store,
        CASE WHEN k.directory IS NOT NULL THEN k.`group` WHEN k.n - k.heads NOT IN (1, 2) THEN NULL
@@ -255,6 +264,7 @@ FROM (
                     WHEN LEFT(g.`key`, 10) = '/registry/' THEN SUBSTRING(COALESCE(CONVERT(g.`key` USING utf8mb4), CONVERT(CONVERT(g.`key` USING latin1) USING utf8mb4)) COLLATE utf8mb4_bin, 11) END AS rest
         FROM rowkeeper_value g LEFT JOIN rowkeeper_resource r
           ON r.store = g.store AND g.`key` < r.beyond
+-- TiDB:          AND r.first <= g.`key`
          AND r.first = (SELECT MAX(d.first) FROM rowkeeper_resource d WHERE d.store = g.store AND d.first <= g.`key`)
         WHERE g.`key` > '' AND NOT (g.`key` >= 'rowkeeper/' AND g.`key` < 'rowkeeper0')
     ) f

@@ -29,6 +29,8 @@ type database struct {
 	limits  contract.Limits
 	// galera: the commit lock of one node is not one of the others; see takeTurn.
 	galera bool
+	// tidb: it is TiDB; see tidb.go.
+	tidb bool
 
 	commits, heads, tails, reads *sql.DB
 	// admin has a new connection for each use, which is compared with nothing: Identity and Fence

@@ -455,6 +455,9 @@ func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResu
 		}
 		t.writeEntries(less, more)
 	}
+	if b.tidb {
+		t.statement(writeHead, int64(res.State.Head.Revision), g.Token, res.Time.UnixMicro())
+	}
 	b.commit(t)
 }
 

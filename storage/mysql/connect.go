@@ -52,8 +52,9 @@ const galeraStatus = `SHOW STATUS WHERE variable_name IN ('wsrep_cluster_state_u
 type facts struct {
 	mariadb   bool
 	galera    bool
+	tidb      bool
 	maxPacket int
-	// server is what serverID returns, "" on Galera, where any node may answer.
+	// server is what serverID returns, "" on Galera and TiDB, where any node may answer.
 	server string
 	// The fingerprint identifies the database: the server, the database's name, and the creation of
 	// the tables. Restarts keep it. A dump that is restored, another server that is promoted,
@@ -270,7 +271,7 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	if err := c.pairs(ctx, s, serverVariables, vars); err != nil {
 		return f, err
 	}
-	f.mariadb = isMariaDB(vars)
+	f.mariadb, f.tidb = isMariaDB(vars), strings.Contains(vars["version"], "TiDB")
 	if err := checkVersion(vars["version"], f.mariadb); err != nil {
 		return f, err
 	}
@@ -299,13 +300,23 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	// The server's own limits are not made for backups and large deletions. How long a transaction
 	// may take, and its client be silent, is the business of this package, and so is how much is
 	// read at a time.
-	if f.mariadb {
+	switch {
+	case f.tidb:
+		if err := c.pairs(ctx, s, tidbVariables, vars); err != nil {
+			return f, err
+		}
+		set, err := tidbSession(vars)
+		if err != nil {
+			return f, err
+		}
+		settings = append(settings, set)
+	case f.mariadb:
 		// Lists of more than 1,000 values stay lists, and are not made a join.
 		settings = append(settings, "SET SESSION in_predicate_conversion_threshold = 0, "+
 			"max_statement_time = 0, idle_transaction_timeout = 0, "+
 			"idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0, "+
 			"max_session_mem_used = 9223372036854775807")
-	} else {
+	default:
 		// Sizes are those of now, and not of yesterday.
 		settings = append(settings, "SET SESSION information_schema_stats_expiry = 0, "+
 			"max_execution_time = 0")
@@ -321,7 +332,7 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	switch {
 	case f.mariadb && !f.galera:
 		f.server = vars["server_id"]
-	case !f.mariadb:
+	case !f.mariadb && !f.tidb:
 		f.server = vars["server_uuid"]
 	}
 	if f.galera {

@@ -1,5 +1,5 @@
-// Package mysql keeps a store in MySQL (8.0 or newer) or MariaDB (10.6 or newer), on InnoDB. The
-// driver asks the server which of the two it is. It is a contract.Backend, made with package
+// Package mysql keeps a store in MySQL (8.0 or newer) or MariaDB (10.6 or newer), on InnoDB, or in
+// TiDB. The driver asks the server which of them it is. It is a contract.Backend, made with package
 // sqlkit, on the tables that package migrations makes.
 //
 // # Database URLs
@@ -115,6 +115,10 @@
 // as one database: it is known by the cluster and the database's name, so a restored dump has to be
 // fenced by hand. With relaxed settings, a cluster whose nodes all lost their power has to be
 // fenced by hand, too: it has no start of its own.
+//
+// TiDB: experimental. Any of its servers may be used. All of them count as one database, known by the
+// database's name and by the number and the creation time of a table, which restored tables do not
+// have. The row of a store has the head; see tidb.go.
 //
 // Galera with MySQL (Percona XtraDB Cluster) is refused: it has never been tried.
 //

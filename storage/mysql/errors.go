@@ -35,6 +35,14 @@ var undone = map[uint16]contract.Class{
 	3101: contract.Transient, // group replication has rolled it back
 	3572: contract.Transient, // lock not available immediately
 
+	// Those of TiDB. After an error whose outcome it does not know, it answers something else (8501).
+	8002: contract.Transient, // the transaction was not repeated
+	8005: contract.Transient, // write conflict
+	8022: contract.Transient, // the commit failed, and may be repeated
+	8027: contract.Transient, // the server does not know the newest schema
+	8028: contract.Transient, // the schema has changed
+	9007: contract.Transient, // write conflict
+
 	1036: contract.ReadOnly, // the table is, with innodb_force_recovery
 	1290: contract.ReadOnly, // --read-only, --super-read-only; see option
 	1874: contract.ReadOnly, // InnoDB is read-only
@@ -66,6 +74,8 @@ var undone = map[uint16]contract.Class{
 	3750: contract.Invalid, // table without a primary key
 
 	1118: contract.Data, // row too large
+	8004: contract.Data, // transaction too large, TiDB
+	8025: contract.Data, // row too large, TiDB
 	1153: contract.Data, // packet too large
 	1197: contract.Data, // more than max_binlog_cache_size
 	1264: contract.Data, // out of range

@@ -175,9 +175,9 @@ func Statements(store int, keys int64) []Statement {
 	}
 	statements := []Statement{
 		{"state", selectState, nil, 1},
-		{"poll", pollOf(stores, 0), nil, 3 * (many + 1)},
-		{"poll with the expiry of some", pollOf(stores, many/2), nil, 4 * (many + 1)},
-		{"poll with expiry", pollOf(stores, many+1), nil, 5 * (many + 1)},
+		{"poll", pollOf(stores, 0, false), nil, 3 * (many + 1)},
+		{"poll with the expiry of some", pollOf(stores, many/2, false), nil, 4 * (many + 1)},
+		{"poll with expiry", pollOf(stores, many+1, false), nil, 5 * (many + 1)},
 		{"tail", selectTail, []any{false, head / 2, 1000}, 1000},
 		{"tail with previous values", selectTail, []any{true, head / 2, 1000}, 2000},
 		{"key", selectKey, []any{[]byte("/registry/00000042")}, 2},

@@ -75,9 +75,20 @@ SELECT t.table_schema, CAST(UNIX_TIMESTAMP(t.create_time) AS SIGNED)
 FROM information_schema.tables t
 WHERE t.table_schema = DATABASE() AND t.table_name = 'rowkeeper_aborted'`
 
+// tableNumber is tableCreated on TiDB, whose servers have no identity, and which gives each table
+// another number.
+const tableNumber = `
+SELECT t.table_schema, CONCAT(t.tidb_table_id, ' of ', CAST(UNIX_TIMESTAMP(t.create_time) AS SIGNED))
+FROM information_schema.tables t
+WHERE t.table_schema = DATABASE() AND t.table_name = 'rowkeeper_aborted'`
+
 func (c *connector) fingerprintOf(ctx context.Context, s session, f facts,
 	vars map[string]string) (string, error) {
-	created, err := c.strings(ctx, s, tableCreated, 2)
+	query := tableCreated
+	if f.tidb {
+		query = tableNumber
+	}
+	created, err := c.strings(ctx, s, query, 2)
 	if err != nil || len(created) == 0 {
 		return "", err
 	}
@@ -87,6 +98,8 @@ func (c *connector) fingerprintOf(ctx context.Context, s session, f facts,
 		// Any node may answer. The nodes have nothing else in common that a restore would change.
 		return fmt.Sprintf("galera cluster %s, database %s", vars["wsrep_cluster_state_uuid"],
 			name), nil
+	case f.tidb:
+		return fmt.Sprintf("tidb database %s, table %s", name, time), nil
 	case f.mariadb:
 		return fmt.Sprintf("mariadb server %s, database %s, tables of %s", vars["server_id"],
 			name, time), nil

@@ -39,7 +39,7 @@ func (opener) Inspect(ctx context.Context, url string, opts contract.DriverOptio
 		return d.failed("inspect the database", err)
 	}
 	i := &inspector{database: d, conn: conn, store: opts.StoreName(), mariadb: facts.mariadb,
-		galera: facts.galera}
+		galera: facts.galera, tidb: facts.tidb}
 	i.inspected = inspect.Database{Kind: opener{}.Name(), Where: s.cfg.String(), Store: i.store,
 		Newest: migrations.MySQL.Newest(), Indexes: indexesOf(facts.mariadb),
 		Analyze: "ANALYZE NO_WRITE_TO_BINLOG TABLE %s", Ask: i.ask, Repair: i.repair}
@@ -53,6 +53,7 @@ type inspector struct {
 	store     string
 	mariadb   bool
 	galera    bool
+	tidb      bool
 	inspected inspect.Database
 }
 
@@ -63,7 +64,7 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 		return i.rights(ctx)
 	}
 	texts, known := questions[q]
-	if !known {
+	if !known || i.tidb && slices.Contains(ofInnoDB, q) {
 		return nil, inspect.ErrNoAnswer
 	}
 	switch q {
@@ -76,7 +77,8 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 	}
 	var all []inspect.Row
 	for _, text := range texts {
-		if text.mysql && i.mariadb || text.mariadb && !i.mariadb || text.galera && !i.galera {
+		if text.mysql && i.mariadb || text.mariadb && !i.mariadb || text.galera && !i.galera ||
+			text.tidb && !i.tidb || text.innodb && i.tidb {
 			continue
 		}
 		rows, err := i.rows(ctx, ofStore(text.sql, i.inspected.ID), args...)
@@ -100,7 +102,7 @@ func (i *inspector) ask(ctx context.Context, q inspect.Question, args ...any) ([
 
 // rows reads one statement. The names of columns that SHOW gives are made those of the question.
 func (i *inspector) rows(ctx context.Context, text string, args ...any) ([]inspect.Row, error) {
-	tx, err := i.conn.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	tx, err := i.conn.BeginTx(ctx, &sql.TxOptions{ReadOnly: !i.tidb}) // TiDB refuses to promise it
 	if err != nil {
 		return nil, err
 	}
@@ -204,14 +206,17 @@ func indexesOf(mariadb bool) []inspect.Index {
 // question is a statement that answers a question, or a part of it.
 type question struct {
 	sql string
-	// mariadb, mysql and galera: only that server knows it.
-	mariadb, mysql, galera bool
+	// mariadb, mysql, galera and tidb: only that server knows it. innodb: TiDB does not.
+	mariadb, mysql, galera, tidb, innodb bool
 }
 
 func asked(sql string) []question { return []question{{sql: sql}} }
 
 // ourTables are the names of the tables.
 const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index')`
+
+// ofInnoDB are what TiDB does not tell.
+var ofInnoDB = []inspect.Question{inspect.Locks, inspect.Purge, inspect.BinaryLogs}
 
 // questions are the statements. $store stands for the id of the store, in digits. Where only
 // columns of the primary key are read, MySQL reads all of it if it believes the table to be small,
@@ -220,7 +225,7 @@ const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowke
 var questions = map[inspect.Question][]question{
 	// No table is read but that of the account's rights.
 	inspect.Server: asked(`
-SELECT IF(VERSION() LIKE '%MariaDB%', 'MariaDB', 'MySQL') AS product, VERSION() AS version, ` + now + ` AS now,
+SELECT CASE WHEN VERSION() LIKE '%MariaDB%' THEN 'MariaDB' WHEN VERSION() LIKE '%TiDB%' THEN 'TiDB' ELSE 'MySQL' END AS product, VERSION() AS version, ` + now + ` AS now,
        CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''') AS role, SUBSTRING_INDEX(CURRENT_USER(), '@', 1) AS user,
        DATABASE() AS ` + "`database`" + `,
        EXISTS (SELECT 1 FROM information_schema.user_privileges p
@@ -232,9 +237,10 @@ SELECT IF(VERSION() LIKE '%MariaDB%', 'MariaDB', 'MySQL') AS product, VERSION() 
 	inspect.Store: asked(`
 SELECT s.id, s.epoch, s.compacted, s.swept, s.oldest_writer, s.max_objects, s.max_bytes,
        s.generation, s.indexes, h.revision AS head, h.time AS written
-FROM rowkeeper_store s
-LEFT JOIN rowkeeper_log h ON h.store = s.id AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = s.id)
-WHERE s.name = ?`),
+FROM (SELECT o.*, (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = o.id) AS newest
+      FROM rowkeeper_store o
+      WHERE o.name = ?) s
+LEFT JOIN rowkeeper_log h ON h.store = s.id AND h.revision = s.newest`),
 	// Only the settings that a check judges, and the states of replication.
 	inspect.Settings: {
 		{sql: `SHOW GLOBAL VARIABLES WHERE variable_name IN ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog',
@@ -251,13 +257,22 @@ FROM information_schema.processlist p
 WHERE p.db = DATABASE() AND p.id <> CONNECTION_ID() AND p.command NOT LIKE 'Binlog Dump%'
 GROUP BY p.user, SUBSTRING_INDEX(p.host, ':', 1)
 ORDER BY p.user, SUBSTRING_INDEX(p.host, ':', 1)`),
-	// InnoDB keeps old versions for each transaction, of whatever database.
-	inspect.Transactions: asked(`
+	// InnoDB keeps old versions for each transaction, of whatever database, and so does TiDB. That
+	// tells of the transactions of the server that is asked.
+	inspect.Transactions: {
+		{innodb: true, sql: `
 SELECT t.trx_mysql_thread_id AS id, p.user AS user, SUBSTRING_INDEX(p.host, ':', 1) AS address, t.trx_state AS state,
        TIMESTAMPDIFF(SECOND, t.trx_started, NOW()) AS seconds, 1 AS holds
 FROM information_schema.innodb_trx t
 JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
-WHERE t.trx_mysql_thread_id <> CONNECTION_ID()`),
+WHERE t.trx_mysql_thread_id <> CONNECTION_ID()`},
+		{tidb: true, sql: `
+SELECT t.session_id AS id, t.user AS user, SUBSTRING_INDEX(p.host, ':', 1) AS address, t.state AS state,
+       TIMESTAMPDIFF(SECOND, t.start_time, NOW()) AS seconds, 1 AS holds
+FROM information_schema.tidb_trx t
+JOIN information_schema.processlist p ON p.id = t.session_id
+WHERE t.session_id <> CONNECTION_ID()`},
+	},
 	// Who holds row locks that others wait for.
 	inspect.Locks: {
 		{mariadb: true, sql: `

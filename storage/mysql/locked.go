@@ -72,7 +72,7 @@ func (b *backend) lockedOn(ctx context.Context, conn *sql.Conn, o contract.LockO
 		b.rollback(ctx, conn)
 		return b.failed(locking, err)
 	}
-	if err := f(sqlkit.NewTx(w, &inTransaction, st, b.limits)); err != nil {
+	if err := f(sqlkit.NewTx(w, b.underLock(), st, b.limits)); err != nil {
 		b.rollback(ctx, conn)
 		return err
 	}
@@ -111,7 +111,7 @@ func (w *working) Fingerprint() string { return w.server.Fingerprint }
 func (w *working) Select(r *sqlkit.Read, each func(sqlkit.Cursor) error, args ...any) error {
 	reading, stop := context.WithCancel(w.ctx)
 	defer stop()
-	text, args := arguments(ofStore(r.SQL, w.b.store), args)
+	text, args := arguments(w.b.on(r.SQL), args)
 	rows, err := w.conn.QueryContext(reading, text, args...)
 	if err != nil {
 		return w.b.failed(r.What, err)

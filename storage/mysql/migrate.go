@@ -24,8 +24,16 @@ func (opener) Migrate(ctx context.Context, url string,
 		if err := letFirstNode(ctx, db, nodeTurn); err != nil {
 			return nil, err
 		}
-		_, err := backoff.Retry(ctx, func() (struct{}, error) {
-			steps, err := migrations.Up(ctx, db, migrations.MySQL, migrations.MySQLLocker())
+		set := migrations.MySQL
+		tidb, err := isTiDB(ctx, db)
+		if err != nil {
+			return nil, err
+		}
+		if tidb {
+			set = migrations.TiDB
+		}
+		_, err = backoff.Retry(ctx, func() (struct{}, error) {
+			steps, err := migrations.Up(ctx, db, set, migrations.MySQLLocker())
 			done = append(done, steps...)
 			if err != nil && !collided(err) {
 				err = backoff.Permanent(err)

@@ -2,6 +2,7 @@ package mysql_test
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -25,14 +26,12 @@ func TestMigrate(t *testing.T) {
 			t.Fatal(err)
 		}
 		var steps []string
-		for _, step := range strings.Split(string(first), ";\n") {
-			var lines []string
-			for _, line := range strings.Split(step, "\n") {
-				if !strings.HasPrefix(line, "--") {
-					lines = append(lines, line)
-				}
-			}
-			if step = strings.TrimSpace(strings.Join(lines, "\n")); step != "" {
+		if dbtest.OnTiDB(db.Kind) {
+			first = regexp.MustCompile(`(?m)^-- TiDB: (.*)\n.*`).ReplaceAll(first, []byte("$1"))
+		}
+		comments := regexp.MustCompile(`(?m)^--.*\n`)
+		for _, step := range strings.Split(comments.ReplaceAllString(string(first), ""), ";\n") {
+			if step = strings.TrimSpace(step); step != "" {
 				steps = append(steps, step)
 			}
 		}

@@ -47,7 +47,7 @@ func (d *database) open(ctx context.Context) error {
 		return err
 	}
 	d.server.minPacket.Store(int64(packetFor(d.limits.GroupBytes)))
-	d.galera = f.galera
+	d.galera, d.tidb = f.galera, f.tidb
 	if err := migrations.MySQL.Check(ctx, d.reads); err != nil {
 		return d.failed("check the schema", err)
 	}
@@ -74,7 +74,7 @@ func (d *database) Store(ctx context.Context, name string) (contract.Backend, er
 	if err := b.find(ctx, c, name); err != nil {
 		return nil, d.failed(what, err)
 	}
-	reads := readsOf(b.store)
+	reads := readsOf(b.store, d.tidb)
 	b.KeysReader.Reader = sqlkit.NewReader(b, &reads, d.readTurns, d.tailTurns)
 	d.holders.Hold()
 	return b, nil

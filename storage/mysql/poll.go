@@ -21,7 +21,7 @@ func (d *database) Poll(ctx context.Context, stores []contract.Backend,
 			if err != nil {
 				return err
 			}
-			rows, err := conn.QueryContext(ctx, pollOf(ids, due))
+			rows, err := conn.QueryContext(ctx, pollOf(ids, due, d.tidb))
 			if err != nil {
 				return err
 			}
@@ -46,18 +46,18 @@ func (d *database) Poll(ctx context.Context, stores []contract.Backend,
 }
 
 // pollOf is the statement that polls stores, the first ones with their expiry.
-func pollOf(ids []int64, due int) string {
+func pollOf(ids []int64, due int, tidb bool) string {
 	var parts, rest []string
 	for i, n := range ids {
 		id := strconv.FormatInt(n, 10)
 		if i < due {
-			parts = append(parts, ofStore(selectPollDue, id))
+			parts = append(parts, ofStore(onServer(selectPollDue, tidb), id))
 		} else {
 			rest = append(rest, id)
 		}
 	}
 	if len(rest) > 0 {
-		parts = append(parts, fmt.Sprintf(selectPoll, strings.Join(rest, ",")))
+		parts = append(parts, fmt.Sprintf(onServer(selectPoll, tidb), strings.Join(rest, ",")))
 	}
 	return strings.Join(parts, "\nUNION ALL")
 }

@@ -20,12 +20,10 @@ func (opener) Query(ctx context.Context, url string, opts contract.DriverOptions
 	}
 	var callers error
 	err := administering(url, opts, "run the statement", func(_ *server, db *sql.DB) error {
-		limit, err := timeLimit(ctx, db, q)
+		first, err := beginQuery(ctx, db, q)
 		if err != nil {
 			return err
 		}
-		first := []string{limit, "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ANSI_QUOTES'",
-			"START TRANSACTION READ ONLY"}
 		return sqlkit.Query(ctx, db, first, q, late, func(columns []string, values []any) error {
 			callers = each(columns, values)
 			return callers
@@ -44,19 +42,26 @@ func late(err error) bool {
 	return errors.As(err, &e) && (e.Number == 3024 || e.Number == 1969)
 }
 
-// timeLimit is the statement by which the server ends what takes too long. Servers differ in it.
-func timeLimit(ctx context.Context, db *sql.DB, q contract.Query) (string, error) {
+// beginQuery are the statements that begin a transaction which only reads, and by which the server
+// ends what takes too long. Servers differ in both.
+func beginQuery(ctx context.Context, db *sql.DB, q contract.Query) ([]string, error) {
 	c, err := db.Conn(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer c.Close()
 	f, err := factsOf(c)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
+	limit := fmt.Sprintf("SET SESSION max_execution_time = %d", q.Timeout.Milliseconds())
 	if f.mariadb {
-		return fmt.Sprintf("SET SESSION max_statement_time = %f", q.Timeout.Seconds()), nil
+		limit = fmt.Sprintf("SET SESSION max_statement_time = %f", q.Timeout.Seconds())
 	}
-	return fmt.Sprintf("SET SESSION max_execution_time = %d", q.Timeout.Milliseconds()), nil
+	begin := "START TRANSACTION READ ONLY"
+	if f.tidb { // it promises no such transaction, and nobody can write to the past
+		begin = "SET SESSION tidb_snapshot = NOW(6)"
+	}
+	return []string{limit, "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ANSI_QUOTES'",
+		begin}, nil
 }

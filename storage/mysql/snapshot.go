@@ -48,7 +48,7 @@ func (b *backend) Snapshot(ctx context.Context,
 			return err
 		}
 		w := &working{ctx: ctx, b: b, conn: conn}
-		return f(ctx, sqlkit.NewView(w, &inTransaction, st))
+		return f(ctx, sqlkit.NewView(w, b.underLock(), st))
 	})
 }
 
@@ -59,7 +59,7 @@ func (b *backend) stateOf(ctx context.Context, conn *sql.Conn,
 	if err != nil {
 		return st, b.failed(what, err)
 	}
-	rows, err := conn.QueryContext(ctx, ofStore(selectState, b.store))
+	rows, err := conn.QueryContext(ctx, b.on(selectState))
 	if err != nil {
 		return st, b.failed(what, err)
 	}

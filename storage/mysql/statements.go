@@ -29,9 +29,14 @@ import (
 // The time is UTC_TIMESTAMP, which does not depend on the session's time zone.
 
 // readsOf are the statements of the reads of a store.
-func readsOf(store string) sqlkit.Statements {
+func readsOf(store string, tidb bool) sqlkit.Statements {
+	ofStore := func(sql, store string) string { return ofStore(onServer(sql, tidb), store) }
+	stateOf := preparedState
+	if tidb {
+		stateOf = ofStore(selectState, store)
+	}
 	return sqlkit.Statements{
-		State:     preparedState,
+		State:     stateOf,
 		Tail:      ofStore(selectTail, store),
 		Parts:     ofStore(selectParts, store),
 		Get:       ofStore(selectKey, store),
@@ -132,15 +137,18 @@ WHERE s.id = $store`
 // all else, and takes the servers so little work that a seventh of its time is that of parsing it.
 var preparedState = ofStore(selectState, "?")
 
+// polledState is state where several stores are read.
+const polledState = `s.epoch,
+        (SELECT h.revision FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
+        (SELECT h.token FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
+        s.compacted, s.swept, ` + readOnly + `, ` + now + `, ` + serverID
+
 // selectPoll reads what is polled of several stores, whose ids stand for %s: for each, its row by
 // primary key, and the head by the primary key of the log, backwards, one row. That the order names
 // the store, too, makes MySQL see that the index has it. Revision and token are read one by one, as
 // the servers know no join that would read one row of the log for each store.
 const selectPoll = `
-(SELECT s.epoch,
-        (SELECT h.revision FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
-        (SELECT h.token FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
-        s.compacted, s.swept, ` + readOnly + `, ` + now + `, ` + serverID + `,
+(SELECT ` + polledState + `,
         s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes, 9223372036854775807, s.generation
  FROM rowkeeper_store s FORCE INDEX (PRIMARY)
  WHERE s.id IN (%s))`

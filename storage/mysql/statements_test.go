@@ -48,6 +48,7 @@ func fill(tb testing.TB, db *sql.DB) (keys int64) {
 // tables are those of empty ones or not.
 func TestPlans(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
+		dbtest.NotOnTiDB(t, db.Kind, "it tells plans in another form")
 		a := admin(t, db.URL)
 		c, err := a.Conn(t.Context())
 		if err != nil {

@@ -55,6 +55,10 @@ func (o opener) CreateStore(ctx context.Context, url string,
 		return false, err
 	}
 	err = administering(url, opts, "create the store", func(_ *server, db *sql.DB) error {
+		tidb, err := isTiDB(ctx, db)
+		if err != nil {
+			return err
+		}
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return err
@@ -70,6 +74,9 @@ func (o opener) CreateStore(ctx context.Context, url string,
 		id, err := result.LastInsertId()
 		if err == nil {
 			_, err = tx.ExecContext(ctx, insertFirstMarker, id)
+		}
+		if err == nil && tidb {
+			_, err = tx.ExecContext(ctx, writeFirstHead, id)
 		}
 		if err == nil {
 			err = tx.Commit()

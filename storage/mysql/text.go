@@ -18,12 +18,17 @@ type text struct {
 	strings.Builder
 	// store is the id of the store in decimal digits, for which $store stands in statements.
 	store string
+	// tidb: they are for TiDB.
+	tidb bool
 	// starts are where the statements begin.
 	starts []int
 }
 
 // text returns an empty text of statements on the store.
-func (b *backend) text() text { return text{store: b.store} }
+func (b *backend) text() text { return text{store: b.store, tidb: b.tidb} }
+
+// on makes a statement one on the store.
+func (b *backend) on(sql string) string { return ofStore(onServer(sql, b.tidb), b.store) }
 
 // ofStore writes a store's id into a statement.
 func ofStore(sql, store string) string { return strings.ReplaceAll(sql, "$store", store) }
@@ -34,7 +39,7 @@ func (t *text) statement(sql string, args ...any) {
 		t.WriteString(";\n")
 	}
 	t.starts = append(t.starts, t.Len())
-	sql = ofStore(sql, t.store)
+	sql = ofStore(onServer(sql, t.tidb), t.store)
 	if len(args) == 0 {
 		t.WriteString(sql)
 	} else {

@@ -92,7 +92,7 @@ func (b *backend) commit(t *text) {
 // joinQueue comes before each statement that may wait for the store row. From there on, the server
 // lets this client be silent for hold seconds.
 func (b *backend) joinQueue(t *text, hold int) {
-	if b.galera {
+	if b.galera || b.tidb {
 		t.statement(setWaitTimeout, hold)
 	} else {
 		t.statement(joinQueue, b.server.lockWait, hold)
@@ -101,7 +101,7 @@ func (b *backend) joinQueue(t *text, hold int) {
 
 // leaveQueue undoes joinQueue.
 func (b *backend) leaveQueue(t *text) {
-	if b.galera {
+	if b.galera || b.tidb {
 		t.statement(resetWaitTimeout)
 	} else {
 		t.statement(leaveQueue)
@@ -218,7 +218,7 @@ func (b *backend) askGuard(t *text, hold int, at contract.Revision, token contra
 	b.joinQueue(t, hold)
 	t.statement(startTransaction)
 	asked := askedInQueue
-	if b.galera {
+	if b.galera || b.tidb {
 		asked = askedHere
 	}
 	t.statement(lockStore, asked)

@@ -309,8 +309,7 @@ func (h *held) Page(ctx context.Context, q contract.PageQuery) (*contract.Page, 
 // process does that had not seen them, one group each.
 func loseFrom(t *testing.T, db dbtest.DB, r, upto contract.Revision) {
 	t.Helper()
-	exec(t, raw(t, db), fmt.Sprintf("DELETE FROM rowkeeper_live WHERE revision >= %d", r),
-		fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision >= %d", r))
+	cut(t, db, r)
 	b := openBackend(t, db)
 	defer b.Close()
 	st, err := b.State(t.Context())

@@ -27,6 +27,8 @@ type Subject struct {
 	// Others open other stores of the database. The suite fills them, and checks after each test
 	// that it has left them alone.
 	Others []func(t testing.TB) contract.Backend
+	// Unsized, if not "", says why the database does not tell its size.
+	Unsized string
 }
 
 // Run runs the suite. fresh makes a database; what it needs to be cleaned up goes to t.Cleanup.
