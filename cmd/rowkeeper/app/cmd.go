@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rowkeeper/rowkeeper/cmd/rowkeeper/history"
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apiserver"
 	"github.com/rowkeeper/rowkeeper/pkg/server"
@@ -34,5 +35,6 @@ func NewCommand() *cobra.Command {
 	root := commands.New(program, newServeCommand())
 	root.Short = "A Kubernetes-style API server that keeps its objects in a SQL database"
 	root.AddCommand(newInitCommand(), newAddCommand(), newEtcdCommand(), newMoveCommand())
+	root.AddCommand(history.Commands()...)
 	return root
 }
