@@ -49,8 +49,9 @@ cluster: ## run a Kubernetes control plane on a SQLite file, in ./.rowkeeper/clu
 	@bin/cluster/cluster $(CLUSTER)
 
 .PHONY: build
-build: ## build the server as bin/rowkeeper
+build: ## build the server as bin/rowkeeper, and as bin/kubectl-rowkeeper for kubectl
 	$(WORKSPACE) go build -o bin/rowkeeper ./cmd/rowkeeper
+	@ln -sf rowkeeper bin/kubectl-rowkeeper
 
 # The fast tests run on SQLite, and on what these variables name. See hack/testbed/README.md.
 FAST = $(strip sqlite $(ROWKEEPER_TEST_ONLY) $(ROWKEEPER_TEST_REQUIRE))
