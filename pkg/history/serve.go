@@ -233,10 +233,11 @@ func (q *query) parse() (h *storage.History, objects bool, err error) {
 
 // momentOf reads a T.
 func momentOf(value string) (*storage.Moment, error) {
-	if n, err := strconv.ParseInt(value, 10, 64); err == nil && n > 0 {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err == nil && n > 0 {
 		return &storage.Moment{Revision: n}, nil
 	}
-	if d, err := time.ParseDuration(value); err == nil && d >= 0 {
+	if d, late := time.ParseDuration(value); late == nil && d >= 0 && err != nil {
 		return &storage.Moment{Ago: d}, nil
 	}
 	if t, err := time.Parse(time.RFC3339Nano, value); err == nil && !t.IsZero() {
