@@ -87,6 +87,14 @@ func TestHistory(t *testing.T) {
 		s.ok(t, "", "create", "clusterrolebinding", "editors", "--clusterrole=editors", "--user=jane",
 			"--user=joe")
 		s.ok(t, "", "create", "rolebinding", "historians", "--clusterrole=historians", "--user=jane")
+		// Servers learn of roles a moment later.
+		for _, can := range [][]string{{jane, "get", "pipelines", "--subresource=history"},
+			{jane, "get", "/openapi/v2"}, {joe, "create", "pipelines"}} {
+			eventually(t, strings.Join(can[1:], " "), func() bool {
+				return s.kubectl(t, "", append([]string{"auth", "can-i", "--kubeconfig"},
+					can...)...).stdout == "yes\n"
+			})
+		}
 		as := func(user string, args ...string) {
 			t.Helper()
 			s.ok(t, manifest("walk", "make"), append(args, "--kubeconfig="+filepath.Join(dir, user),
