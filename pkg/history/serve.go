@@ -36,10 +36,7 @@ const All = "-"
 // defaultLimit is how many changes a page has if the request does not say.
 const defaultLimit = 50
 
-// Serve makes a server answer requests for histories. Call it before the server is made, after
-// [options.StorageOptions.ApplyTo].
-//
-// [options.StorageOptions.ApplyTo]: https://pkg.go.dev/github.com/rowkeeper/rowkeeper/pkg/options#StorageOptions.ApplyTo
+// Serve makes a server answer requests for histories. Call it before the server is made.
 func Serve(c *genericapiserver.Config) {
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(handler http.Handler, c *genericapiserver.Config) http.Handler {
@@ -279,7 +276,8 @@ func (q *query) list(h *storage.History) (*objects, error) {
 
 // unaudited is a request that leaves nothing in the audit log. The event of the request for the
 // history is there without it. The handler of the list would add the objects to that event where a
-// policy asks for answers. A policy that leaves out those of Secrets need not know of their history.
+// policy asks for answers. A policy that leaves out those of Secrets need not know of their
+// history.
 type unaudited struct{ context.Context }
 
 func (c unaudited) Value(key any) any {

@@ -128,9 +128,9 @@ func statements(b *testing.B, d *sql.DB, db dbtest.DB) (n int64) {
 }
 
 // BenchmarkPast measures reads of the past, in a log of 200,000 updates of values of 1 KB, of 200
-// keys: a page of 100 rows of a key that exists; the state of such a key half of the log ago; the 50
-// newest rows of all keys; and all rows of a key that was deleted before all of these updates, for
-// which the whole log is scanned. And it tells how much the database has grown by each update.
+// keys: a page of 100 rows of a key that exists; the state of such a key half of the log ago; the
+// 50 newest rows of all keys; and all rows of a key that was deleted before all of these updates,
+// for which the whole log is scanned. And it tells how much the database has grown by each update.
 func BenchmarkPast(b *testing.B) {
 	dbtest.Each(b, func(b *testing.B, db dbtest.DB) {
 		s := open(b, db, mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}})
