@@ -36,7 +36,7 @@ func newHistoryCommand() *cobra.Command {
 			"before need get on RESOURCE/earlierhistory.",
 		Example: "  rowkeeper history pipeline/hello\n" +
 			"  rowkeeper history pipeline/hello --patch\n" +
-			"  rowkeeper history pipelines --all-namespaces --since \"10 minutes ago\"",
+			"  rowkeeper history pipelines --all-namespaces --since 10m",
 		Args: someArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return h.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
