@@ -52,6 +52,11 @@ cluster: ## run a Kubernetes control plane on a SQLite file, in ./.rowkeeper/clu
 build: ## build the server as bin/rowkeeper
 	$(WORKSPACE) go build -o bin/rowkeeper ./cmd/rowkeeper
 
+.PHONY: ui
+ui: ## build the page of "rowkeeper ui", which the program embeds; needs Node.js and npm
+	npm --prefix cmd/rowkeeper/ui/web ci --ignore-scripts --no-audit --no-fund
+	npm --prefix cmd/rowkeeper/ui/web run build
+
 # The fast tests run on SQLite, and on what these variables name. See hack/testbed/README.md.
 FAST = $(strip sqlite $(ROWKEEPER_TEST_ONLY) $(ROWKEEPER_TEST_REQUIRE))
 

@@ -33,6 +33,6 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func NewCommand() *cobra.Command {
 	root := commands.New(program, newServeCommand())
 	root.Short = "A Kubernetes-style API server that keeps its objects in a SQL database"
-	root.AddCommand(newInitCommand(), newAddCommand(), newEtcdCommand(), newMoveCommand())
+	root.AddCommand(newInitCommand(), newAddCommand(), newEtcdCommand(), newMoveCommand(), newUICommand())
 	return root
 }
