@@ -49,3 +49,12 @@ func (k keySpace) prepare(key string, recursive bool) (contract.Key, error) {
 	}
 	return contract.Key(k.prefix + strings.TrimPrefix(key, "/")), nil
 }
+
+// named returns the namespace, "" if there is none, and the name that a key of the database has.
+func (k keySpace) named(key contract.Key) (namespace, name string) {
+	rest := strings.TrimPrefix(string(key), string(k.all()))
+	if namespace, name, found := strings.Cut(rest, "/"); found {
+		return namespace, name
+	}
+	return "", rest
+}

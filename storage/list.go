@@ -44,6 +44,9 @@ const (
 // unless they are more than mvcc counts: then it leaves that out, as clients have to expect.
 func (r *objectStore) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
 	listObj runtime.Object) error {
+	if h := historyOf(ctx); h != nil {
+		return r.history(ctx, key, opts, listObj, h)
+	}
 	if by := sortOf(ctx); by != nil && opts.Recursive {
 		return r.sorted(ctx, key, opts, listObj, by)
 	}
@@ -387,6 +390,11 @@ func (n *items) addOne(ctx context.Context, kv *mvcc.KeyValue) error {
 		return apistorage.NewInternalError(fmt.Errorf("unable to transform key %q: %w",
 			string(kv.Key), err))
 	}
+	return n.addOpen(ctx, data, kv.Revision)
+}
+
+// addOpen is addOne for an object that was decrypted.
+func (n *items) addOpen(ctx context.Context, data []byte, revision contract.Revision) error {
 	at := n.slice.Len()
 	if at == n.slice.Cap() {
 		n.slice.Grow(1)
@@ -398,7 +406,7 @@ func (n *items) addOne(ctx context.Context, kv *mvcc.KeyValue) error {
 	if n.prepare != nil {
 		n.prepare(into)
 	}
-	obj, err := n.r.objects.decodeItem(ctx, data, into, kv.Revision)
+	obj, err := n.r.objects.decodeItem(ctx, data, into, revision)
 	matched := false
 	if err == nil {
 		n.evaluated++

@@ -31,6 +31,7 @@ import (
 	netutils "k8s.io/utils/net"
 
 	"github.com/rowkeeper/rowkeeper/pkg/definitions"
+	"github.com/rowkeeper/rowkeeper/pkg/history"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/authz"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/support/commandline"
@@ -97,6 +98,8 @@ type Server struct {
 	// service is the namespace and name of the Service of an aggregated server that makes its
 	// serving certificate by itself.
 	service string
+	// enableHistory serves the subresource history.
+	enableHistory bool
 	// enableCRDs serves CustomResourceDefinitions in a server that is not aggregated.
 	enableCRDs bool
 	// webhookServices says where the Services of webhooks are, with enableCRDs.
@@ -176,6 +179,9 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 	fs.BoolVar(&s.collectGarbage, collectorFlag, s.collectGarbage,
 		"Delete the objects whose owners are gone, as owner references say, in one of the "+
 			"replicas. An aggregated server leaves it to its cluster.")
+	fs.BoolVar(&s.enableHistory, "enable-history", s.enableHistory,
+		"Serve what the database still knows of each object's past, as the subresource history, to "+
+			"users who may get it. See --compaction-window.")
 	if s.program.Definitions != nil {
 		fs.BoolVar(&s.enableCRDs, crdsFlag, s.enableCRDs,
 			"Serve CustomResourceDefinitions and their objects, Namespaces, which objects can then "+
@@ -498,6 +504,9 @@ func (s *Server) config(store *storage.Store) (*genericapiserver.RecommendedConf
 	}
 	if err := s.Storage.ApplyTo(c, store); err != nil {
 		return nil, err
+	}
+	if s.enableHistory {
+		history.Serve(c)
 	}
 	if err := s.tracing.ApplyTo(nil, c); err != nil {
 		return nil, err

@@ -194,6 +194,8 @@ func Statements(store int, keys int64) []Statement {
 			-512*(head-500) - 511, head - 500, contract.PackEntries([]contract.Entry{"\x00\x00\x00\x01\x02"}), []byte("none")}, 1000},
 		{"replaced", selectReplaced, []any{head - 1000, head, -512 * (head - 999), -512*head - 511, -all, head - 1000, from, to}, 1000},
 		{"values", fmt.Sprintf(selectValues, list), nil, many},
+		{"chain", selectChain, []any{50_044, []byte("/registry/00000042"), 500}, 6},
+		{"changes", selectChanges, []any{head - 1000, head, -512 * (head - 999), -512*head - 511, from, to}, 1000},
 		{"count", selectCount, []any{from, fmt.Appendf(nil, "/registry/%08d", 1000), -all, all}, 1000},
 		{"count up to a limit", selectCountUpTo, []any{from, to, -all, all, 1000}, 2000},
 		{"expiring", selectExpiring, []any{257}, 257},

@@ -40,6 +40,8 @@ func readsOf(store string) sqlkit.Statements {
 		PageKeys:  ofStore(selectPageKeys, store),
 		Replaced:  ofStore(selectReplaced, store),
 		Values:    ofStore(selectValues, store),
+		Chain:     ofStore(selectChain, store),
+		Changes:   ofStore(selectChanges, store),
 		Count:     ofStore(selectCount, store),
 		CountUpTo: ofStore(selectCountUpTo, store),
 		Expired:   ofStore(selectExpiring, store),
@@ -237,6 +239,32 @@ var selectValues = stateAndRows(6, `
         g.key, g.revision, g.create_revision, g.version, g.lease, g.value
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
  WHERE g.store = $store AND g.revision IN (%s)`)
+
+// selectChain reads a log row, and each further one that the row before names as the one that it
+// replaced, all by primary key. That is a row of the same key, and IDs are never used twice. So the
+// rows follow each other without gaps until one created the key, or the next one was swept. The key
+// is compared since the caller's ID may be of another one. The servers end a recursion after 1,000
+// rows, which is beyond every limit.
+var selectChain = stateAndRows(7, `
+        c.revision, c.key, c.prev_revision, c.create_revision, c.version, c.time, c.deleted
+ FROM (WITH RECURSIVE chain AS (
+           SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.time, g.deleted, 1 AS n
+           FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+           WHERE g.store = $store AND g.revision = ? AND g.key = ?
+           UNION ALL
+           SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.time, g.deleted, p.n + 1
+           FROM chain p
+           STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = p.prev_revision
+           WHERE p.n < ? AND p.prev_revision <> 0 AND g.key = p.key
+       ) SELECT * FROM chain) c`)
+
+// selectChanges reads the rows in (after, upto], and the parts of transactions there. Two ranges of
+// the primary key.
+var selectChanges = stateAndRows(7, `
+        g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.time, g.deleted
+ FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+ WHERE g.store = $store AND (g.revision > ? AND g.revision <= ? OR g.revision < ? AND g.revision >= ?)
+   AND g.key >= ? AND g.key < ?`)
 
 // selectCount counts live keys: primary key range. Counts are one row, so the state is in it.
 const selectCount = `

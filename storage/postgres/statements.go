@@ -77,6 +77,8 @@ var reads = sqlkit.Statements{
 	PageKeys:  sqlKeys,
 	Replaced:  sqlReplaced,
 	Values:    sqlValues,
+	Chain:     sqlChain,
+	Changes:   sqlChanges,
 	Count:     sqlCount,
 	CountUpTo: sqlCountUpTo,
 	Expired:   sqlExpired,
@@ -281,6 +283,48 @@ SELECT NULL, NULL, r.* FROM (
     CROSS JOIN LATERAL (
         SELECT key, revision, create_revision, version, lease, value FROM rowkeeper_log WHERE store = $store::integer AND revision = asked.revision OFFSET 0
     ) g
+) r`)
+
+// sqlChain reads a row of the log by the primary key, and each further one by it, as the row before
+// names it. A row names the one that it replaced, of the same key, and IDs are never used twice. So
+// the rows follow each other without gaps until one created the key, or the next one was swept. The
+// key is compared since the caller's ID may be of another one.
+//
+// $1 ID, $2 key, $3 limit.
+var sqlChain = ofStore(`WITH RECURSIVE` + state + `, chain AS (
+    SELECT first.*, 1::bigint AS n
+    FROM (
+        SELECT revision, key, prev_revision, create_revision, version, time, deleted FROM rowkeeper_log
+        WHERE store = $store::integer AND revision = $1::bigint AND key = $2::bytea
+    ) first
+    UNION ALL
+    SELECT g.*, c.n + 1
+    FROM chain c
+    CROSS JOIN LATERAL (
+        SELECT revision, key, prev_revision, create_revision, version, time, deleted FROM rowkeeper_log
+        WHERE store = $store::integer AND revision = c.prev_revision AND key = c.key OFFSET 0
+    ) g
+    WHERE c.n < $3::bigint AND c.prev_revision <> 0
+)
+SELECT header.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM header
+UNION ALL
+SELECT NULL, NULL, revision, key, prev_revision, create_revision, version, time, deleted FROM chain`)
+
+// sqlChanges reads the log's range of revisions by its primary key, and that of the parts of
+// transactions there; the rest is a filter.
+//
+// $1 after, $2 up to, $3 the ID below which the parts are, $4 the lowest one, $5 start, $6 end.
+var sqlChanges = ofStore(`WITH` + state + `
+SELECT header.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM header
+UNION ALL
+SELECT NULL, NULL, r.* FROM (
+    SELECT revision, key, prev_revision, create_revision, version, time, deleted FROM rowkeeper_log
+    WHERE store = $store::integer AND revision > $1::bigint AND revision <= $2::bigint
+      AND key >= $5::bytea AND key < $6::bytea
+    UNION ALL
+    SELECT revision, key, prev_revision, create_revision, version, time, deleted FROM rowkeeper_log
+    WHERE store = $store::integer AND revision < $3::bigint AND revision >= $4::bigint
+      AND key >= $5::bytea AND key < $6::bytea
 ) r`)
 
 // sqlCount counts a range of the primary key of live.

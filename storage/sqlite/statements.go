@@ -27,6 +27,8 @@ var reads = sqlkit.Statements{
 	PageKeys:  selectPageOfKeys,
 	Replaced:  selectReplaced,
 	Values:    selectValues,
+	Chain:     selectChain,
+	Changes:   selectChanges,
 	Count:     countLive,
 	CountUpTo: countLiveUpTo,
 	Expired:   selectExpiring,
@@ -179,6 +181,33 @@ const selectValues = `
 SELECT key, revision, create_revision, version, lease, value
 FROM rowkeeper_log
 WHERE revision IN (SELECT value FROM json_each(?1))`
+
+// selectChain finds the first row by the log's primary key, and each further one by it, as the row
+// before names it. A row names the one that it replaced, of the same key, and IDs are never used
+// twice. So the rows follow each other without gaps until one created the key, or the next one was
+// swept. The key is compared since the caller's ID may be of another one.
+const selectChain = `
+WITH RECURSIVE chain (revision, key, prev_revision, create_revision, version, time, deleted, n) AS (
+    SELECT revision, key, prev_revision, create_revision, version, time, deleted, 1
+    FROM rowkeeper_log
+    WHERE revision = ?1 AND key = ?2
+    UNION ALL
+    SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.time, g.deleted, c.n + 1
+    FROM chain c CROSS JOIN rowkeeper_log g ON g.revision = c.prev_revision
+    WHERE c.n < ?3 AND c.prev_revision <> 0 AND g.key = c.key
+)
+SELECT revision, key, prev_revision, create_revision, version, time, deleted FROM chain`
+
+// selectChanges walks two ranges of the log's primary key, as selectReplaced does: rows, and parts
+// of transactions. It reads no values.
+const selectChanges = `
+SELECT revision, key, prev_revision, create_revision, version, time, deleted
+FROM rowkeeper_log
+WHERE revision > ?1 AND revision <= ?2 AND key >= ?5 AND key < ?6
+UNION ALL
+SELECT revision, key, prev_revision, create_revision, version, time, deleted
+FROM rowkeeper_log
+WHERE revision < ?3 AND revision >= ?4 AND key >= ?5 AND key < ?6`
 
 // selectTail walks the log by primary key and finds the previous rows by it: those of deletions, or
 // all if ?1.

@@ -39,6 +39,13 @@ var plans = map[string]struct{ text, plan string }{
 	// It scans the parameter.
 	"selectValues": {selectValues, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); " +
 		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
+	// It scans what it has found: the row before, and all rows at last.
+	"selectChain": {selectChain, "CO-ROUTINE chain; SETUP; SEARCH rowkeeper_log USING INTEGER PRIMARY " +
+		"KEY (rowid=?); RECURSIVE STEP; SCAN c; SEARCH g USING INTEGER PRIMARY KEY (rowid=?); SCAN " +
+		"chain; "},
+	"selectChanges": {selectChanges, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_log " +
+		"USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); UNION ALL; SEARCH rowkeeper_log USING " +
+		"INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
 	"selectTail": {selectTail,
 		"SEARCH r USING INTEGER PRIMARY KEY (rowid>?); SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
 	"selectFirstAt": {selectFirstAt,

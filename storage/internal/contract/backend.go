@@ -104,6 +104,12 @@ func (r *Row) Marker() bool { return r.Key == "" }
 // ID names the row.
 func (r *Row) ID() RowID { return IDOf(r.Revision, r.Part) }
 
+// NewestFirst orders rows from the newest to the oldest. A transaction's last row comes first, and
+// then its parts in the order of their numbers.
+func NewestFirst(a, b *Row) int {
+	return cmp.Or(cmp.Compare(b.Revision, a.Revision), cmp.Compare(a.Part, b.Part))
+}
+
 // Parts is how many parts belong to the row, which are at the same revision.
 func (r *Row) Parts() int {
 	if r.Marker() || r.Part != 0 {
@@ -347,6 +353,15 @@ type Replaced struct {
 	ID  RowID
 }
 
+// ChangesQuery asks which rows of keys in [Start, End) were written in (After, Upto].
+type ChangesQuery struct {
+	Start, End  Key
+	After, Upto Revision
+}
+
+// MaxChain is how many rows of a key every database reads in one statement, one after the other.
+const MaxChain = 500
+
 // Limits are what a backend can store. The store checks them before a mutation is queued, since one
 // row that fails would fail its whole group.
 type Limits struct {
@@ -531,6 +546,18 @@ type Backend interface {
 	// no particular order. Rows that do not exist are missing, and so are those beyond ReadBytes: a
 	// row is lost only if it is missing when it is asked for alone.
 	Values(ctx context.Context, ids []RowID) ([]Row, State, error)
+
+	// Chain reads rows of the log without values, of one key, the newest first: the row with an ID,
+	// the one that it replaced, the one that this replaced, and so on, at most limit (> 0, and <=
+	// MaxChain). Key, Revision, Part, Prev, Create, Version, Time and Deleted are set. The rows
+	// follow each other without gaps. They end with the one that created the key, or before one
+	// that compaction has removed. There are none if the row with the ID is gone, or belongs to
+	// another key.
+	Chain(ctx context.Context, key Key, id RowID, limit int) ([]Row, State, error)
+
+	// Changes scans the log in (q.After, q.Upto], parts included, for rows whose key is in range.
+	// It sets what Chain sets, and returns the rows as [NewestFirst] orders them.
+	Changes(ctx context.Context, q ChangesQuery) ([]Row, State, error)
 
 	// Count counts the live keys in a range with revision <= at (0: all), and stops at limit (0:
 	// none).

@@ -149,13 +149,17 @@ func (s *Engine) measureTables(ctx context.Context) (size contract.Size, err err
 }
 
 // boundary returns the newest revision that the policy lets go: at least Window old and followed by
-// at least Keep others. Rows' times are those of the database's clock and rise with the revisions,
-// but for steps of that clock, which move the boundary by as much; so a binary search over the
-// primary key finds it.
+// at least Keep others.
 func (s *Engine) boundary(ctx context.Context, st contract.State) (contract.Revision, error) {
 	p := s.cfg.Compaction
-	limit := st.Now.Add(-p.Window)
-	old, young := st.Compacted, st.Head.Revision-p.Keep+1 // the boundary is in [old, young)
+	return s.newestUntil(ctx, st.Compacted, st.Head.Revision-p.Keep+1, st.Now.Add(-p.Window))
+}
+
+// newestUntil returns the newest revision in (old, young) that is not after a time, or old. Rows'
+// times are those of the database's clock and rise with the revisions, but for steps of that clock,
+// which move the answer by as much; so a binary search over the primary key finds it.
+func (s *Engine) newestUntil(ctx context.Context, old, young contract.Revision,
+	limit time.Time) (contract.Revision, error) {
 	for old+1 < young {
 		middle := old + (young-old)/2
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)

@@ -21,6 +21,7 @@ type Reader struct {
 	member interface{ leave() }
 
 	state, tail, parts, get, getKeys, page, pageKeys, replaced, values Read
+	chain, changes                                                     Read
 	count, countUpTo, expired, firstAt, sweep, size                    Read
 	leases, lapsing, attached, stateForKeys                            Read
 	attachedTo, countLeases                                            Read
@@ -47,6 +48,8 @@ func NewReader(db Runner, s *Statements, reads, tails *Turns) *Reader {
 		pageKeys: Read{What: "list keys", Class: List, SQL: s.PageKeys, Columns: 5},
 		replaced: Read{What: "read what was replaced", Class: List, SQL: s.Replaced, Columns: 2},
 		values:   Read{What: "read values", Class: List, SQL: s.Values, Columns: 6},
+		chain:    Read{What: "read the history of a key", Class: List, SQL: s.Chain, Columns: 7},
+		changes:  Read{What: "read what was changed", Class: List, SQL: s.Changes, Columns: 7},
 		count:    Read{What: "count keys", Class: List, SQL: s.Count, Columns: 1, OneRow: true},
 		stateForKeys: Read{What: "read keys", Class: Single, SQL: s.State,
 			OneRow: true},
@@ -363,6 +366,33 @@ func (r *Reader) Values(ctx context.Context,
 		return bytes.add(len(row.Value))
 	}, ids)
 	return found, st, err
+}
+
+// Chain implements [contract.Backend]. The revisions of a key's rows rise with its versions.
+func (r *Reader) Chain(ctx context.Context, key contract.Key, id contract.RowID,
+	limit int) ([]contract.Row, contract.State, error) {
+	return r.past(ctx, &r.chain, int64(id), key, int64(limit))
+}
+
+// Changes implements [contract.Backend].
+func (r *Reader) Changes(ctx context.Context, q contract.ChangesQuery) ([]contract.Row,
+	contract.State, error) {
+	return r.past(ctx, &r.changes, int64(q.After), int64(q.Upto), int64(contract.Lowest(q.After)),
+		int64(contract.Lowest(q.Upto)), q.Start, q.End)
+}
+
+// past reads rows of the log without values, and returns them from the newest on.
+func (r *Reader) past(ctx context.Context, q *Read, args ...any) (rows []contract.Row,
+	st contract.State, err error) {
+	st, err = r.query(ctx, q, func(c Cursor) error {
+		row := contract.Row{Key: c.Key(1), Prev: revision(c, 2), Create: revision(c, 3),
+			Version: c.Int(4), Time: moment(c, 5), Deleted: c.Bool(6)}
+		place(&row, c, 0)
+		rows = append(rows, row)
+		return nil
+	}, args...)
+	inOrder(rows, contract.NewestFirst)
+	return rows, st, err
 }
 
 // Count implements [contract.Backend].

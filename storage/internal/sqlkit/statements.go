@@ -106,6 +106,12 @@ type Statements struct {
 	// Values reads log rows by ID. Parameter: the IDs. Columns: key, ID, create, version, lease,
 	// value.
 	Values string
+	// Chain reads log rows of one key, each of which replaced the next. Parameters: the ID of the
+	// first, the key, the limit. Columns: ID, key, prev, create, version, time, deleted.
+	Chain string
+	// Changes reads log rows with IDs above 0, and parts below one ID and not below another.
+	// Parameters: after, upto; the two IDs; start, end. Columns as for Chain.
+	Changes string
 	// Count counts live rows, in one row. Parameters: start, end, the lowest and the greatest ID.
 	// Column: their number.
 	Count string

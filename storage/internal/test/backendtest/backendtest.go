@@ -64,6 +64,8 @@ func Run(t *testing.T, fresh func(t testing.TB) Subject) {
 		{name: "Count", run: testCount},
 		{name: "Replaced", run: testReplaced},
 		{name: "ValuesByRevision", run: testValuesByRevision},
+		{name: "Chain", run: testChain},
+		{name: "Changes", run: testChanges},
 		{name: "Tail", run: testTail},
 		{name: "FirstAt", run: testFirstAt},
 		{name: "Expired", run: testExpired},

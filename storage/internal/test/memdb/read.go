@@ -210,6 +210,41 @@ func (b *Backend) Values(ctx context.Context, ids []contract.RowID) (
 	return found, st, nil
 }
 
+// Chain implements [contract.Backend].
+func (b *Backend) Chain(ctx context.Context, key contract.Key, id contract.RowID, limit int) (
+	rows []contract.Row, st contract.State, err error) {
+	t, st, err := b.read(ctx, "Chain")
+	if err != nil {
+		return nil, st, err
+	}
+	for row := t.row(id); row != nil && row.Key == key && len(rows) < limit; row = t.row(row.Prev) {
+		rows = append(rows, past(row))
+	}
+	return rows, st, nil
+}
+
+// Changes implements [contract.Backend].
+func (b *Backend) Changes(ctx context.Context, q contract.ChangesQuery) (
+	rows []contract.Row, st contract.State, err error) {
+	t, st, err := b.read(ctx, "Changes")
+	if err != nil {
+		return nil, st, err
+	}
+	for _, r := range t.after(q.After) {
+		if r.Revision <= q.Upto && r.Key >= q.Start && r.Key < q.End {
+			rows = append(rows, past(&r))
+		}
+	}
+	slices.SortFunc(rows, func(a, b contract.Row) int { return contract.NewestFirst(&a, &b) })
+	return rows, st, nil
+}
+
+// past is what a read of the history says of a row.
+func past(r *contract.Row) contract.Row {
+	return contract.Row{Key: r.Key, Revision: r.Revision, Part: r.Part, Prev: r.Prev,
+		Create: r.Create, Version: r.Version, Time: r.Time, Deleted: r.Deleted}
+}
+
 // Count implements [contract.Backend].
 func (b *Backend) Count(ctx context.Context, start, end contract.Key, at contract.Revision, limit int64) (
 	n int64, st contract.State, err error) {

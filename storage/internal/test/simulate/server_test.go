@@ -586,6 +586,26 @@ func (b *backend) Values(ctx context.Context, ids []contract.RowID) (
 	return a.rows, a.st, err
 }
 
+func (b *backend) Chain(ctx context.Context, key contract.Key, id contract.RowID, limit int) (
+	[]contract.Row, contract.State, error) {
+	a, err := read(b, ctx, "Chain", fmt.Sprint(key, id),
+		func(ctx context.Context) (a rowsAnswer, err error) {
+			a.rows, a.st, err = b.mem.Chain(ctx, key, id, limit)
+			return a, err
+		}, func(a *rowsAnswer) *contract.State { return &a.st })
+	return a.rows, a.st, err
+}
+
+func (b *backend) Changes(ctx context.Context, q contract.ChangesQuery) (
+	[]contract.Row, contract.State, error) {
+	a, err := read(b, ctx, "Changes", fmt.Sprint(q),
+		func(ctx context.Context) (a rowsAnswer, err error) {
+			a.rows, a.st, err = b.mem.Changes(ctx, q)
+			return a, err
+		}, func(a *rowsAnswer) *contract.State { return &a.st })
+	return a.rows, a.st, err
+}
+
 func (b *backend) Count(ctx context.Context, start, end contract.Key, at contract.Revision, limit int64) (
 	int64, contract.State, error) {
 	a, err := read(b, ctx, "Count", fmt.Sprint(start, end, at),
