@@ -98,7 +98,7 @@ func TestPage(t *testing.T) {
 
 		// What was deleted is created anew.
 		s.ok(t, "", "delete", "pipeline", "hello")
-		b.shows(".title", "deleted")
+		b.shows(".title", "not there now")
 		b.shows(".rows li", "delete")
 		b.click(".state button.primary")
 		b.shows("dialog h2", "Create hello")

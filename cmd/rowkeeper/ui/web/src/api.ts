@@ -41,6 +41,7 @@ export interface Change {
   auditID?: string
   changed?: string[]
   asStored?: boolean
+  error?: string // why there is no object, or why it is as stored
   object?: KubeObject
 }
 
@@ -165,7 +166,7 @@ interface GroupDiscovery {
   }[]
 }
 
-// kinds are what the server lists, each in the first version that its group has it in.
+// kinds are what can be listed and watched, each in the first version that its group has it in.
 export async function kinds(): Promise<Kind[]> {
   const found = new Map<string, Kind>()
   // A server without the core group has no /api.
@@ -183,7 +184,7 @@ export async function kinds(): Promise<Kind[]> {
         for (const r of version.resources ?? []) {
           const name = group.metadata.name ?? ''
           const key = `${r.resource}.${name}`
-          if (found.has(key) || !r.verbs.includes('list')) continue
+          if (found.has(key) || !r.verbs.includes('list') || !r.verbs.includes('watch')) continue
           found.set(key, {
             group: name, version: version.version, resource: r.resource,
             kind: r.responseKind?.kind || r.resource, namespaced: r.scope === 'Namespaced',
@@ -230,8 +231,22 @@ export async function* watch(at: string, from: string, signal: AbortSignal): Asy
   }
 }
 
-export function readHistory(at: string, query: Record<string, string>, signal?: AbortSignal): Promise<History> {
-  return json(`${at}/history?${new URLSearchParams(query)}`, { signal })
+// readHistory reads a page of the history of an object, or of a collection. A page may have few items
+// or none, and a next one all the same: so it is read on until there are as many as were asked for.
+export async function readHistory(at: string, limit: number, query: Record<string, string>,
+  signal?: AbortSignal): Promise<History> {
+  const items: Change[] = []
+  let token = query.continue ?? ''
+  let omitted = false
+  for (;;) {
+    const asked = new URLSearchParams({ ...query, limit: String(limit - items.length) })
+    if (token) asked.set('continue', token)
+    const answer = await json<History>(`${at}/history?${asked}`, { signal })
+    items.push(...answer.items)
+    token = answer.metadata.continue ?? ''
+    omitted ||= !!answer.metadata.omitted
+    if (!token || items.length >= limit) return { ...answer, items, metadata: { ...answer.metadata, omitted } }
+  }
 }
 
 export function get(at: string): Promise<KubeObject> {

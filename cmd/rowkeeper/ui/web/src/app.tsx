@@ -208,11 +208,11 @@ function App({ refused }: { refused: Failure | null }) {
                         {kind.resource}{place.of && ` in ${place.of}`}
                       </a>
                     </p>
-                    <h1>{place.name} {collection?.complete && !live && <span class="badge warn">deleted</span>}</h1>
+                    <h1>{place.name} {collection?.complete && !live && <span class="badge warn">not there now</span>}</h1>
                   </header>
                   <Timeline
                     key={`${kind.group}/${kind.resource}/${key}`} kind={kind} namespace={place.of} name={place.name}
-                    version={live ? live.changes : collection?.changes ?? 0} at={place.at}
+                    version={live ? live.revision : `${collection?.changes ?? 0} changes`} at={place.at}
                     onAt={(at) => go({ at }, true)} tell={tell}
                   />
                 </>

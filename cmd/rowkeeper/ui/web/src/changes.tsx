@@ -60,8 +60,8 @@ export function Changes({ kind, kinds, namespace, every, version, onOpen }: Show
       for (const of of asked) {
         try {
           const answer = await readHistory(path(of, of.namespaced ? scope : '', '-'),
-            { since, limit: String(all ? pageSize : pageSize * 2) }, stop.signal)
-          for (const item of answer.items ?? []) found.push({ ...item, of })
+            all ? pageSize : pageSize * 2, { since }, stop.signal)
+          for (const item of answer.items) found.push({ ...item, of })
           cut ||= !!answer.metadata.continue
         } catch (e) {
           if (stop.signal.aborted) return

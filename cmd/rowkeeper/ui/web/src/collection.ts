@@ -6,14 +6,16 @@ export interface Entry {
   key: string
   namespace: string
   name: string
+  revision: string
   changes: number // events since the list was read
 }
 
 export const pageSize = 500
+const largest = 5000 // objects of a page, where many are wanted
 
 function entry(meta: Meta, changes: number): Entry {
   const namespace = meta.namespace ?? ''
-  return { key: `${namespace}/${meta.name}`, namespace, name: meta.name, changes }
+  return { key: `${namespace}/${meta.name}`, namespace, name: meta.name, revision: meta.resourceVersion ?? '', changes }
 }
 
 // place is where a key is in sorted entries, or would be.
@@ -118,7 +120,8 @@ export class Collection {
         const token = this.token
         let answer
         try {
-          answer = await page(this.at, token, pageSize, this.stop.signal)
+          const limit = Math.min(Math.max(this.wanted - this.entries.length, pageSize), largest)
+          answer = await page(this.at, token, limit, this.stop.signal)
         } catch (e) {
           if (e instanceof Failure && e.code === 410) this.restart()
           return // else the next wish tries again

@@ -20,7 +20,7 @@ export function Who({ change }: { change: Change }) {
       </span>
     )
   }
-  return <span class="who">{change.manager ? <>{change.manager}</> : <span class="quiet">nobody recorded</span>}</span>
+  return <span class="who">{change.manager ? <>{change.manager}</> : <span class="quiet">not recorded</span>}</span>
 }
 
 export function Verb({ change }: { change: Change }) {
@@ -40,7 +40,8 @@ export function Changed({ change, most }: { change: Change; most: number }) {
 }
 
 function described(change: Change): string {
-  return `revision ${change.revision}, ${change.verb} by ${change.user || change.manager || 'nobody recorded'}, ${ago(change.time)}`
+  const by = change.user || change.manager
+  return `revision ${change.revision}, ${change.verb}${by ? ` by ${by}` : ''}, ${ago(change.time)}`
 }
 
 interface Loaded {
@@ -52,8 +53,8 @@ interface Loaded {
 const pageSize = 50
 const none: Loaded = { items: [], token: '', omitted: false }
 
-// useHistory follows the history of an object. version rises when the object has changed.
-function useHistory(kind: Kind, namespace: string, name: string, version: number) {
+// useHistory follows the history of an object. version is another one when the object may have changed.
+function useHistory(kind: Kind, namespace: string, name: string, version: string) {
   const at = path(kind, namespace, name)
   const [loaded, set] = useState(none)
   const [failure, fail] = useState<Failure | null>(null)
@@ -63,10 +64,10 @@ function useHistory(kind: Kind, namespace: string, name: string, version: number
   const load = async (query: Record<string, string>, take: (old: Loaded, fresh: Loaded) => Loaded) => {
     setBusy(true)
     try {
-      const answer = await readHistory(at, { limit: String(pageSize), ...query })
+      const answer = await readHistory(at, pageSize, query)
       if (shown.current !== at) return
       const fresh = {
-        items: answer.items ?? [], token: answer.metadata.continue ?? '',
+        items: answer.items, token: answer.metadata.continue ?? '',
         omitted: !!answer.metadata.omitted,
       }
       set((old) => take(old, fresh))
@@ -103,7 +104,7 @@ interface Shown {
   kind: Kind
   namespace: string
   name: string
-  version: number
+  version: string
   at: string // the revision that is shown; '' for the newest
   onAt(revision: string): void
   tell(text: string): void
@@ -133,12 +134,20 @@ export function Timeline({ kind, namespace, name, version, at, onAt, tell }: Sho
   if (failure && items.length === 0) {
     return <Problem failure={failure} doing={`see the history of ${name}`} history rights={rights(kind, namespace, name)} />
   }
-  if (!selected) return <p class="quiet">{busy ? 'Reading the history…' : 'The log has no row of this object.'}</p>
+  const left = omitted && (
+    <p class="quiet">
+      Rows of an earlier object of this name are left out. Whoever may
+      get <code>{kind.resource}/earlierhistory</code> sees them.
+    </p>
+  )
+  if (!selected) return <>{left}<p class="quiet">{busy ? 'Reading the history…' : left ? '' : 'The log has no row of this name.'}</p></>
   const select = (i: number) => onAt(i <= 0 ? '' : items[Math.min(i, last)].revision)
+  const replaced = (item: Change) => item.earlier && item.uid !== items[0].uid
   const possible = kind.writable && !!selected.object && (index > 0 || selected.verb === 'delete')
   return (
     <>
       {failure && <Problem failure={failure} doing={`see the history of ${name}`} rights={rights(kind, namespace, name)} />}
+      {found < 0 && !busy && <p class="note">The log has no revision {at} of this object. The newest one is shown.</p>}
       <div class="slider">
         <button type="button" class="step" aria-label="Older revision" disabled={index === last && !token} onClick={() => select(index + 1)}>‹</button>
         <div class="track">
@@ -163,12 +172,7 @@ export function Timeline({ kind, namespace, name, version, at, onAt, tell }: Sho
         <div class="past">
           <Rows items={items} index={index} select={select} label={`Changes of ${name}, the newest first`} />
           {token && <button type="button" class="more" disabled={busy} onClick={older}>Older changes</button>}
-          {omitted && (
-            <p class="quiet">
-              Rows of an earlier object of this name are left out. Whoever may
-              get <code>{kind.resource}/earlierhistory</code> sees them.
-            </p>
-          )}
+          {left}
         </div>
         <article class="state" aria-label={`State at revision ${selected.revision}`}>
           <header>
@@ -176,7 +180,7 @@ export function Timeline({ kind, namespace, name, version, at, onAt, tell }: Sho
               <h3>
                 Revision <span class="revision" data-revision={selected.revision}>{selected.revision}</span>{' '}
                 {index === 0 && <span class="badge">newest</span>}
-                {selected.earlier && <span class="badge warn">an earlier object</span>}
+                {replaced(selected) && <span class="badge warn">an earlier object</span>}
               </h3>
               <p>
                 <Verb change={selected} /> <Who change={selected} />,{' '}
@@ -216,6 +220,7 @@ export function Timeline({ kind, namespace, name, version, at, onAt, tell }: Sho
           {selected.asStored && (
             <p class="note">The server no longer serves the version in which this row was written. It is shown as it is stored.</p>
           )}
+          {selected.error && <p class="note">{selected.error}</p>}
           <Content items={items} index={index} base={base} all={all} loading={!!token} />
         </article>
       </div>
@@ -295,7 +300,7 @@ function Rows({ items, index, select, label }: {
           <span class="when"><Clock time={item.time} /> <span class="quiet"><Ago time={item.time} /></span></span>
           <span class="what"><Verb change={item} /> <Who change={item} /></span>
           <Changed change={item} most={3} />
-          {item.earlier && <span class="badge warn">an earlier object</span>}
+          {item.earlier && item.uid !== items[0].uid && <span class="badge warn">an earlier object</span>}
         </li>
       ))}
     </ol>

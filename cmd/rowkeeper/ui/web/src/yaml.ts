@@ -43,10 +43,10 @@ function order(key: string, indent: string): number {
 }
 
 // A string without quotes is read as a string only if it looks like nothing else.
-const plain = /^[A-Za-z_./][\w./@%+~-]*(?: [\w./@%+~(),;-]+)*(?:[:=][\w./@%+~-]+)*$/
-const special = /^(?:true|false|yes|no|on|off|null|y|n|~|\.(?:inf|nan)|\.)$/i
+const plain = /^[\w./][\w./@%+~-]*(?: [\w./@%+~(),;-]+)*(?:[:=][\w./@%+~-]+)*$/
+const special = /^(?:true|false|yes|no|on|off|null|y|n|~|\.(?:inf|nan)|[-+.\d][\d.e_:+-]*|0[xob].*|\d{4}-\d\d-\d\d.*)$/i
 
 function scalar(value: unknown): string {
   if (typeof value !== 'string') return JSON.stringify(value)
-  return plain.test(value) && !special.test(value) && !/^\.?\d/.test(value) ? value : JSON.stringify(value)
+  return plain.test(value) && !special.test(value) ? value : JSON.stringify(value)
 }
