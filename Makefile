@@ -49,8 +49,9 @@ cluster: ## run a Kubernetes control plane on a SQLite file, in ./.rowkeeper/clu
 	@bin/cluster/cluster $(CLUSTER)
 
 .PHONY: build
-build: ## build the server as bin/rowkeeper
+build: ## build the server as bin/rowkeeper, and as bin/kubectl-rowkeeper for kubectl
 	$(WORKSPACE) go build -o bin/rowkeeper ./cmd/rowkeeper
+	@ln -sf rowkeeper bin/kubectl-rowkeeper
 
 .PHONY: ui
 ui: ## build the page of "rowkeeper ui", which the program embeds; needs Node.js and npm

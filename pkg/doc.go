@@ -9,6 +9,8 @@
 //	definitions        the joint between servers and what serves CustomResourceDefinitions in them
 //	crds               CustomResourceDefinitions in a server of your own; a module of its own
 //	garbagecollector   what follows from owner references, where no cluster does it
+//	history            what the log still has of an object, as a subresource of every resource
+//	history/v1alpha1   its answers, for clients
 //	openapi            the names of types in OpenAPI documents
 //	registry/resource  a resource's store, from what is particular about it
 //	registry/delegate  a resource's handler that uses the store of another resource
@@ -49,7 +51,7 @@
 // folders of the library stand on each other without a circle:
 //
 //	kinds              on server, options, openapi, registry
-//	server             on definitions, garbagecollector, options, openapi, internal, support
+//	server             on definitions, garbagecollector, history, options, openapi, internal, support
 //	crds               on definitions, openapi, options, registry
 //	definitions        on options
 //	garbagecollector   on options

@@ -71,7 +71,7 @@ type Change struct {
 	// Namespace and Name are those of the object's key.
 	Namespace, Name string
 	Revision        int64
-	Time     time.Time
+	Time            time.Time
 	// Created and Deleted tell what kind of a change it is. If it is neither, it is an update.
 	Created, Deleted bool
 	// Earlier: it is not about the object that exists.
@@ -239,6 +239,9 @@ func (r *objectStore) pastIn(ctx context.Context, in listRange, o mvcc.PastOptio
 		return nil, err
 	}
 	page.Since, page.Until = int64(o.After), int64(o.Upto)
+	if h.Since != nil && o.After == 0 && past.State.Compacted == 0 {
+		page.Since = 1 // nothing was compacted, so there was nothing before
+	}
 	if o.Upto == 0 {
 		page.Until = int64(past.State.Head.Revision)
 	}

@@ -58,6 +58,10 @@ type Config struct {
 	Timeout time.Duration
 	// Compaction says how much history is kept.
 	Compaction CompactionPolicy
+	// WindowFor has the windows of stores that have another one than Compaction.Window, by their
+	// names: that of Store, or those of StoreFor. Of the servers of a store, the one with the
+	// shortest window decides.
+	WindowFor map[string]time.Duration
 	// CacheBytes bounds the keys and values that each store keeps in memory to answer reads that no
 	// watch cache answers. Default: none are kept.
 	CacheBytes int
@@ -79,7 +83,7 @@ func (c Config) Database() database.Config {
 		c.Logger = slog.New(logr.ToSlogHandler(klog.Background()))
 	}
 	return database.Config{URL: c.URL, Login: c.Login, Drivers: c.Drivers, Store: c.Store, Migrate: c.Migrate,
-		Logger: c.Logger, Timeout: c.Timeout, Compaction: c.Compaction, CacheBytes: c.CacheBytes,
+		Logger: c.Logger, Timeout: c.Timeout, Compaction: c.Compaction, WindowFor: c.WindowFor, CacheBytes: c.CacheBytes,
 		EventBytes: c.EventBytes, Clock: c.Clock, RefuseLost: c.RefuseLost}
 }
 

@@ -330,3 +330,32 @@ func TestParseResource(t *testing.T) {
 		}
 	}
 }
+
+// TestWindowFor: a store has a window of its own.
+func TestWindowFor(t *testing.T) {
+	x := withStores(t, dbtest.Open(t, dbtest.SQLite))
+	c := x.assigned("fast")
+	c.Compaction = CompactionPolicy{Window: -1, Keep: 3, Interval: time.Millisecond}
+	c.WindowFor = map[string]time.Duration{"fast": time.Nanosecond}
+	store, err := Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.close(store)
+	nodes := podConfig()
+	nodes.ResourcePrefix, nodes.GroupResource.Resource = "/nodes", "nodes"
+	kept, fast := open(t, store, nodes), pods(t, store)
+	before, fenced := kept.CompactRevision(), fast.CompactRevision()
+	for i := range 10 {
+		if err := kept.Create(t.Context(), "/nodes/"+numbered(i), pod(numbered(i)), nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		create(t, fast, pod(numbered(i)))
+	}
+	eventually(t, "the compaction of the store with a window", func() bool {
+		return fast.CompactRevision() > fenced
+	})
+	if at := kept.CompactRevision(); at != before {
+		t.Errorf("the store without a window is compacted up to %d", at)
+	}
+}

@@ -304,4 +304,3 @@ func (w *recorder) send(to http.ResponseWriter) {
 	to.WriteHeader(w.status)
 	_, _ = to.Write(w.body.Bytes()) // nobody is there if it fails
 }
-

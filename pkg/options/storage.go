@@ -65,6 +65,8 @@ type StorageOptions struct {
 	CompactionWindow   time.Duration
 	CompactionKeep     int64
 	CompactionInterval time.Duration
+	// CompactionWindowFor has elements NAME=DURATION: the window of a store that has another one.
+	CompactionWindowFor []string
 
 	// EncryptionConfig is a file with an EncryptionConfiguration of apiserver.config.k8s.io. It is
 	// read again whenever it changes if EncryptionConfigReload is set.
@@ -159,6 +161,9 @@ func (o *StorageOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.CompactionWindow, "compaction-window", o.CompactionWindow,
 		"How long every old state can be listed and watched from. If negative, the history is "+
 			"kept for ever.")
+	fs.StringArrayVar(&o.CompactionWindowFor, "compaction-window-for", o.CompactionWindowFor,
+		"The --compaction-window of one store, that of --store or one of --store-for, as "+
+			"NAME=DURATION. Can be repeated. All servers of a store need the same.")
 	fs.Int64Var(&o.CompactionKeep, "compaction-keep", o.CompactionKeep,
 		"How many of the newest revisions are kept however old they are.")
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
@@ -221,6 +226,9 @@ func (o *StorageOptions) Validate() []error {
 		"--storage-media-type %q is not one of %s", o.MediaType, strings.Join(o.mediaTypes(), ", "))
 	reject(o.CompactionWindow == 0, "--compaction-window must not be 0: clients need some time "+
 		"to resume a watch")
+	if _, err := o.windows(); err != nil {
+		errs = append(errs, err)
+	}
 	reject(o.CompactionKeep <= 0, "--compaction-keep must be greater than 0")
 	reject(o.CompactionInterval <= 0, "--compaction-interval must be greater than 0")
 	reject(o.EncryptionConfigReload && o.EncryptionConfig == "",
@@ -318,6 +326,30 @@ func (o *StorageOptions) storesFor() (map[schema.GroupResource]string, error) {
 	return stores, nil
 }
 
+// windows returns the windows that --compaction-window-for names.
+func (o *StorageOptions) windows() (map[string]time.Duration, error) {
+	windows := map[string]time.Duration{}
+	for _, a := range o.CompactionWindowFor {
+		name, text, found := strings.Cut(a, "=")
+		window, err := time.ParseDuration(text)
+		used := name == o.Store || slices.ContainsFunc(o.StoreFor, func(s string) bool {
+			return strings.HasSuffix(s, "="+name)
+		})
+		switch {
+		case !found || err != nil || window == 0:
+			return nil, fmt.Errorf("--compaction-window-for %q is not of the form NAME=DURATION, with a "+
+				"duration such as 168h", a)
+		case !used:
+			return nil, fmt.Errorf("--compaction-window-for names the store %q, which is neither that of "+
+				"--store nor one of --store-for", name)
+		case windows[name] != 0:
+			return nil, fmt.Errorf("--compaction-window-for names the store %q twice", name)
+		}
+		windows[name] = window
+	}
+	return windows, nil
+}
+
 // Database returns the configuration that opens the database.
 func (o *StorageOptions) Database() (storage.Config, error) {
 	c := storage.Config{URL: o.URL, Drivers: o.Drivers, Store: o.Store, Migrate: o.Migrate,
@@ -330,6 +362,9 @@ func (o *StorageOptions) Database() (storage.Config, error) {
 		return c, err
 	}
 	c.Compaction.Window = o.CompactionWindow
+	if c.WindowFor, err = o.windows(); err != nil {
+		return c, err
+	}
 	c.Compaction.Keep = o.CompactionKeep
 	c.Compaction.Interval = o.CompactionInterval
 	return c, nil

@@ -211,7 +211,8 @@ func TestFlags(t *testing.T) {
 		"client-ca-file": {"users.crt", nil, func(out outcome) any {
 			return out.o.Aggregated.Authentication.ClientCert.ClientCA
 		}, "users.crt"},
-		"enable-crds": {"true", nil, func(out outcome) any { return out.o.enableCRDs }, true},
+		"enable-history": {"true", nil, func(out outcome) any { return out.o.enableHistory }, true},
+		"enable-crds":    {"true", nil, func(out outcome) any { return out.o.enableCRDs }, true},
 		"enable-garbage-collector": {"false", nil, func(out outcome) any {
 			return out.rest.EnableGarbageCollection
 		}, false},
@@ -256,6 +257,10 @@ func TestFlags(t *testing.T) {
 		"compaction-window": {"7s", nil, func(out outcome) any {
 			return out.database.Compaction.Window.String()
 		}, "7s"},
+		"compaction-window-for": {"leases=168h",
+			[]string{"--store-for=coordination.k8s.io/leases=leases"}, func(out outcome) any {
+				return out.database.WindowFor["leases"].String()
+			}, "168h0m0s"},
 		"database": {"memory:", nil, func(out outcome) any {
 			return out.database.URL
 		}, "memory:"},
@@ -601,6 +606,10 @@ func TestValidate(t *testing.T) {
 		// The types of the example API have no code for it.
 		"--storage-media-type=application/vnd.kubernetes.protobuf": "is not one of application/json, application/yaml",
 		"--compaction-window=0":                         "--compaction-window must not be 0",
+		"--compaction-window-for=default":               `--compaction-window-for "default" is not of the form NAME=DURATION`,
+		"--compaction-window-for=default=7d":            `--compaction-window-for "default=7d" is not of the form NAME=DURATION`,
+		"--compaction-window-for=default=0s":            `--compaction-window-for "default=0s" is not of the form NAME=DURATION`,
+		"--compaction-window-for=other=1h":              `the store "other", which is neither that of --store nor one of --store-for`,
 		"--compaction-keep=0":                           "--compaction-keep must be greater than 0",
 		"--compaction-interval=0":                       "--compaction-interval must be greater than 0",
 		"--encryption-provider-config-automatic-reload": "needs --encryption-provider-config",

@@ -4,9 +4,13 @@ package app
 import (
 	"context"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rowkeeper/rowkeeper/cmd/rowkeeper/history"
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apiserver"
 	"github.com/rowkeeper/rowkeeper/pkg/server"
@@ -26,13 +30,19 @@ var program = server.Program{
 // Run executes a command line until it is done or ctx ends, and returns the program's exit code, as
 // [commands.Run] does.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return commands.Run(ctx, NewCommand(), args, stdout, stderr)
+	root := NewCommand()
+	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-") { // kubectl runs it as a plugin
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl rowkeeper"}
+	}
+	return commands.Run(ctx, root, args, stdout, stderr)
 }
 
 // NewCommand returns the program's root command.
 func NewCommand() *cobra.Command {
 	root := commands.New(program, newServeCommand())
 	root.Short = "A Kubernetes-style API server that keeps its objects in a SQL database"
-	root.AddCommand(newInitCommand(), newAddCommand(), newEtcdCommand(), newMoveCommand(), newUICommand())
+	root.AddCommand(newInitCommand(), newAddCommand(), newEtcdCommand(), newMoveCommand(),
+		newUICommand())
+	root.AddCommand(history.Commands()...)
 	return root
 }

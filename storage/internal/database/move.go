@@ -35,7 +35,7 @@ func MoveResource(ctx context.Context, c Config, prefix, resource,
 		return 0, err
 	}
 	c = c.withDefaults()
-	c.Compaction.Window = -1
+	c.Compaction.Window, c.WindowFor = -1, nil
 	s, err := openOne(ctx, c)
 	if err != nil {
 		return 0, err

@@ -52,8 +52,10 @@ type Config struct {
 	Logger *slog.Logger
 	// Timeout bounds every operation on the database. Default 30 s.
 	Timeout time.Duration
-	// Compaction says how much history is kept.
+	// Compaction says how much history is kept, and WindowFor the windows of the stores that have
+	// another one than Compaction.Window, by their names.
 	Compaction CompactionPolicy
+	WindowFor  map[string]time.Duration
 	// CacheBytes bounds the keys and values that each store keeps in memory to answer reads that no
 	// watch cache answers, as those by etcd's API. Default: none are kept.
 	CacheBytes int
@@ -184,6 +186,10 @@ func (c Config) open(ctx context.Context, db contract.Database) (*Store, error) 
 		return nil, sentence("open the database", err)
 	}
 	metrics := mvcc.NewMetrics()
+	window, own := c.WindowFor[c.driverOptions().StoreName()]
+	if !own {
+		window = c.Compaction.Window
+	}
 	store, err := mvcc.Open(ctx, backend, mvcc.Config{
 		Logger:     c.Logger,
 		Metrics:    metrics,
@@ -198,7 +204,7 @@ func (c Config) open(ctx context.Context, db contract.Database) (*Store, error) 
 
 		ProgressInterval: c.ProgressInterval,
 		Compaction: mvcc.CompactionPolicy{
-			Window:   c.Compaction.Window,
+			Window:   window,
 			Keep:     contract.Revision(c.Compaction.Keep),
 			Interval: c.Compaction.Interval,
 		},

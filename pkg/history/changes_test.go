@@ -1,0 +1,115 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/rowkeeper/rowkeeper/storage"
+)
+
+func TestChanged(t *testing.T) {
+	object := func(text string) (o map[string]any) {
+		if err := utiljson.Unmarshal([]byte(text), &o); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	for _, test := range []struct {
+		before, after string
+		want          []string
+	}{
+		{`{}`, `{}`, []string{}},
+		{`{"spec":{"n":1}}`, `{"spec":{"n":1}}`, []string{}},
+		{`{"spec":{"n":1}}`, `{"spec":{"n":2}}`, []string{"spec.n"}},
+		{`{"spec":{"n":1}}`, `{"spec":{"n":1.5}}`, []string{"spec.n"}},
+		{`{"spec":{"n":1}}`, `{"spec":{"n":"1"}}`, []string{"spec.n"}},
+		{`{"spec":{"n":1}}`, `{"spec":{"m":1}}`, []string{"spec.m", "spec.n"}},
+		{`{"spec":{"n":null}}`, `{"spec":{}}`, []string{"spec.n"}},
+		{`{"spec":{"n":{}}}`, `{"spec":{"n":[]}}`, []string{"spec.n"}},
+		{`{"a":[{"b":1},{"b":2}]}`, `{"a":[{"b":1},{"b":3},4]}`, []string{"a[1].b", "a[2]"}},
+		{`{"a":[1,2]}`, `{"a":[2]}`, []string{"a[0]", "a[1]"}},
+		{`{"metadata":{"labels":{"a.b/c":"1","d":"1","":"1"}}}`, `{"metadata":{"labels":{}}}`,
+			[]string{`metadata.labels[""]`, `metadata.labels["a.b/c"]`, `metadata.labels.d`}},
+		{`{"metadata":{"resourceVersion":"1","managedFields":[],"uid":"a"}}`,
+			`{"metadata":{"resourceVersion":"2","managedFields":[{}],"uid":"b"}}`, []string{"metadata.uid"}},
+	} {
+		if got := Changed(object(test.before), object(test.after)); !slices.Equal(got, test.want) {
+			t.Errorf("from %s to %s, %q have changed, not %q", test.before, test.after, got, test.want)
+		}
+	}
+	// However much has changed, what is told is bounded.
+	before, after := map[string]any{}, map[string]any{}
+	for i := range 1000 {
+		before[fmt.Sprintf("a%03d", i)] = int64(i)
+		after[fmt.Sprintf("b%03d", i)] = []any{int64(i)}
+	}
+	for _, n := range []int{99, 100, 101} {
+		few := map[string]any{}
+		for i := range n {
+			few[fmt.Sprintf("a%03d", i)] = "x"
+		}
+		want := min(n, 101)
+		if got := Changed(few, nil); len(got) != want || (got[len(got)-1] == "…") != (n > 100) {
+			t.Errorf("of %d fields, %d are told, the last as %q", n, len(got), got[len(got)-1])
+		}
+	}
+	if got := Changed(before, after); len(got) != 101 || got[100] != "…" {
+		t.Errorf("%d paths are told", len(got))
+	}
+}
+
+func TestManager(t *testing.T) {
+	entry := func(manager string, minute int, fields string) metav1.ManagedFieldsEntry {
+		at := metav1.NewTime(time.Unix(int64(60*minute), 0))
+		return metav1.ManagedFieldsEntry{Manager: manager, Operation: "Update", Time: &at,
+			FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+	}
+	a, b := entry("a", 1, "{}"), entry("b", 2, "{}")
+	for _, test := range []struct {
+		before, after []metav1.ManagedFieldsEntry
+		want          string
+	}{
+		{nil, nil, ""},
+		{nil, []metav1.ManagedFieldsEntry{a, b}, "b"},
+		{[]metav1.ManagedFieldsEntry{a, b}, []metav1.ManagedFieldsEntry{a, b}, ""},
+		{[]metav1.ManagedFieldsEntry{a, b}, []metav1.ManagedFieldsEntry{b}, ""},
+		{[]metav1.ManagedFieldsEntry{a, b}, []metav1.ManagedFieldsEntry{entry("a", 3, "{}"), b}, "a"},
+		// Somebody took a field from b, whose entry keeps its time.
+		{[]metav1.ManagedFieldsEntry{a, b},
+			[]metav1.ManagedFieldsEntry{a, entry("b", 2, `{"x":{}}`), entry("c", 4, "{}")}, "c"},
+		// Two writes of a manager within a second differ in their fields.
+		{[]metav1.ManagedFieldsEntry{a}, []metav1.ManagedFieldsEntry{entry("a", 1, `{"x":{}}`)}, "a"},
+	} {
+		if got := managerOf(test.before, test.after); got != test.want {
+			t.Errorf("from %v to %v the manager is %q, not %q", test.before, test.after, got, test.want)
+		}
+	}
+}
+
+func TestMoment(t *testing.T) {
+	when := time.Date(2026, 11, 29, 12, 0, 0, 5000, time.UTC)
+	for text, want := range map[string]storage.Moment{
+		"17":                               {Revision: 17},
+		"10m":                              {Ago: 10 * time.Minute},
+		"0s":                               {},
+		"2026-11-29T12:00:00.000005Z":      {Time: when},
+		"2026-11-29T13:00:00.000005+01:00": {Time: when},
+	} {
+		got, err := momentOf(text)
+		if err != nil || got.Revision != want.Revision || got.Ago != want.Ago ||
+			!got.Time.Equal(want.Time) {
+			t.Errorf("%q is %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "-10m", "yesterday", "9223372036854775808",
+		"2026-11-29", "0001-01-01T00:00:00Z"} {
+		if got, err := momentOf(text); err == nil {
+			t.Errorf("%q is %+v", text, got)
+		}
+	}
+}
