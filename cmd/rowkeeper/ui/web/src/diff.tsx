@@ -21,6 +21,7 @@ export function lines(object: KubeObject | null | undefined, all: boolean): stri
   if (!all) {
     delete shown.metadata.managedFields
     delete shown.metadata.resourceVersion
+    delete shown.metadata.generation
   }
   return yaml(shown)
 }

@@ -62,14 +62,14 @@ const pictures: Picture[] = [
     ],
   },
   {
-    title: 'Wait for the lock', about: 'For the commits of other replicas.', show: seconds,
+    title: 'Wait for the lock', about: 'For other replicas; on SQLite, for its write-ahead log.', show: seconds,
     series: [{
       label: 'mean',
       of: share('rowkeeper_commit_lock_wait_seconds_sum', 'rowkeeper_commit_lock_wait_seconds_count'),
     }],
   },
   {
-    title: 'Delivery lag', about: 'For which a known change has not reached the watches.', show: seconds,
+    title: 'Delivery lag', about: 'How long a known change waits for its delivery.', show: seconds,
     series: [{ label: 'now', of: now('rowkeeper_delivery_lag_seconds') }],
   },
   {
@@ -159,10 +159,9 @@ function Chart({ picture, samples }: { picture: Picture; samples: Sample[] }) {
   const shown = Math.min(Math.max(until - samples[0].at, least), period * (kept - 1))
   const x = (i: number) => width - ((until - samples[i].at) / shown) * width
   const y = (v: number) => height - 2 - (v / top) * (height - 8)
-  const last = (values: (number | undefined)[]) => values.findLast((v) => v !== undefined)
   const words = lines.map(({ label, values }) => {
-    const n = last(values)
-    return `${label} ${n === undefined ? 'none yet' : picture.show(n)}`
+    const n = values.at(-1)
+    return `${label} ${n === undefined ? 'none' : picture.show(n)}`
   }).join(', ')
   return (
     <figure class="chart">
@@ -171,7 +170,7 @@ function Chart({ picture, samples }: { picture: Picture; samples: Sample[] }) {
         <p class="quiet">{picture.about}</p>
         <p class="values">
           {lines.map(({ label, values }, i) => {
-            const n = last(values)
+            const n = values.at(-1)
             return (
               <span key={label} class={`value series-${i}`}>
                 <b>{n === undefined ? '–' : picture.show(n)}</b> {label}

@@ -92,9 +92,10 @@ export function Undo({ kind, namespace, name, change, onClose }: Shown) {
     <dialog ref={dialog} class="undo" aria-labelledby="undo-title" onClose={() => onClose(false)}>
       <h2 id="undo-title">{planned && !planned.live ? 'Create' : 'Undo'} {name}</h2>
       <p>
-        To its state at revision {change.revision}, {ago(change.time)}. This is an ordinary write: of an
-        object that lives, the labels, the annotations and all content but the status are written
-        back. One that was deleted is created anew, with a new UID.
+        To its state at revision {change.revision}, {ago(change.time)}.{' '}
+        {planned && !planned.live
+          ? 'It was deleted. It is created anew, with a new UID.'
+          : 'The labels, the annotations and all content but the status are written back, by an ordinary write.'}
       </p>
       {failure && <Problem failure={failure} doing={`write ${name}`} rights={needs} />}
       {!failure && busy && <p class="quiet" role="status">Trying it without writing…</p>}

@@ -42,11 +42,11 @@ function order(key: string, indent: string): number {
   return at < 0 ? first.indexOf('*') : at
 }
 
-// A string without quotes is read as a string only if it looks like nothing else.
-const plain = /^[\w./][\w./@%+~-]*(?: [\w./@%+~(),;-]+)*(?:[:=][\w./@%+~-]+)*$/
+// A string has no quotes if it is read as a string without them, and as this one.
+const marks = /^$|^\s|\s$|^[,[\]{}#&*!|>'"%@`]|^[-?:](?:\s|$)|:\s|:$|\s#|[\p{Cc}\u2028\u2029\ufeff]/u
 const special = /^(?:true|false|yes|no|on|off|null|y|n|~|\.(?:inf|nan)|[-+.\d][\d.e_:+-]*|0[xob].*|\d{4}-\d\d-\d\d.*)$/i
 
 function scalar(value: unknown): string {
   if (typeof value !== 'string') return JSON.stringify(value)
-  return plain.test(value) && !special.test(value) ? value : JSON.stringify(value)
+  return marks.test(value) || special.test(value) ? JSON.stringify(value) : value
 }

@@ -1,4 +1,4 @@
-package app
+package ui
 
 import (
 	"context"
@@ -11,12 +11,12 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/rowkeeper/rowkeeper/cmd/rowkeeper/ui"
 	"github.com/rowkeeper/rowkeeper/pkg/server"
 )
 
-func newUICommand() *cobra.Command {
-	c := &uiCommand{loading: clientcmd.NewDefaultClientConfigLoadingRules()}
+// Command returns the command "ui".
+func Command() *cobra.Command {
+	c := &command{loading: clientcmd.NewDefaultClientConfigLoadingRules()}
 	cmd := &cobra.Command{
 		Use:   "ui",
 		Short: "Show the history of objects and the state of a server in the browser",
@@ -46,8 +46,8 @@ func newUICommand() *cobra.Command {
 	return cmd
 }
 
-// uiCommand is what the command "ui" is told on the command line.
-type uiCommand struct {
+// command is what the command "ui" is told on the command line.
+type command struct {
 	loading   *clientcmd.ClientConfigLoadingRules
 	overrides clientcmd.ConfigOverrides
 	address   string
@@ -55,7 +55,7 @@ type uiCommand struct {
 	open      bool
 }
 
-func (c *uiCommand) run(ctx context.Context, stdout, stderr io.Writer) error {
+func (c *command) run(ctx context.Context, stdout, stderr io.Writer) error {
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(c.loading, &c.overrides)
 	kubeconfig, err := loader.RawConfig()
 	if err != nil {
@@ -67,19 +67,19 @@ func (c *uiCommand) run(ctx context.Context, stdout, stderr io.Writer) error {
 	} else if err != nil {
 		return err
 	}
-	about := ui.About{Context: kubeconfig.CurrentContext}
+	about := About{Context: kubeconfig.CurrentContext}
 	if c.overrides.CurrentContext != "" {
 		about.Context = c.overrides.CurrentContext
 	}
 	if named := kubeconfig.Contexts[about.Context]; named != nil {
 		about.User = named.AuthInfo
 	}
-	listener, err := ui.Listen(ctx, c.address, c.port)
+	listener, err := Listen(ctx, c.address, c.port)
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
-	page, err := ui.New(config, about, listener.Addr())
+	page, err := New(config, about, listener.Addr())
 	if err != nil {
 		return err
 	}
