@@ -44,7 +44,7 @@ const (
 // GetList implements [apistorage.Interface].
 func (s *cachedStore) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
 	list runtime.Object) error {
-	if historyOf(ctx) != nil || sortOf(ctx) != nil && opts.Recursive {
+	if s.log.historyOf(ctx) != nil || sortOf(ctx) != nil && opts.Recursive {
 		return s.log.GetList(ctx, key, opts, list)
 	}
 	if done, err := s.listByIndex(ctx, key, opts, list); done {

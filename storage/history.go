@@ -24,6 +24,8 @@ import (
 //
 // It is for package history, which asks who may know.
 type History struct {
+	// Resource is whose lists are meant. A registry may list others besides, as it always does.
+	Resource string
 	// Name is that of one object, in the list's namespace, or "" for all objects of the list.
 	Name string
 	// At asks for the one state of the object that was in force.
@@ -83,6 +85,8 @@ type Change struct {
 
 // HistoryState is a state of an object.
 type HistoryState struct {
+	// Revision is the one that has written it, the object's resourceVersion.
+	Revision int64
 	// Item is which item of the list it is, -1 if it could not be decoded.
 	Item int
 	// Stored is the state as it is stored, decrypted, if it could not be decoded, nil if it could
@@ -98,8 +102,12 @@ func WithHistory(ctx context.Context, h *History) context.Context {
 	return context.WithValue(ctx, historyKey{}, h)
 }
 
-func historyOf(ctx context.Context) *History {
+// historyOf is what a list of the resource has to show.
+func (r *objectStore) historyOf(ctx context.Context) *History {
 	h, _ := ctx.Value(historyKey{}).(*History)
+	if h == nil || h.Resource != r.name.Resource {
+		return nil
+	}
 	return h
 }
 
@@ -259,12 +267,16 @@ func (r *objectStore) timeOf(ctx context.Context, m *Moment) (time.Time, error) 
 
 // addState appends a state to the list if it can be decoded.
 func (n *items) addState(ctx context.Context, kv *mvcc.KeyValue) *HistoryState {
+	s := &HistoryState{Revision: int64(kv.Revision), Item: -1}
 	data, _, err := n.r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
 	if err != nil {
-		return &HistoryState{Item: -1, Err: fmt.Errorf("it cannot be decrypted: %w", err)}
+		s.Err = fmt.Errorf("it cannot be decrypted: %w", err)
+		return s
 	}
 	if err := n.addOpen(ctx, data, kv.Revision); err != nil {
-		return &HistoryState{Item: -1, Stored: data, Err: fmt.Errorf("it cannot be decoded: %w", err)}
+		s.Stored, s.Err = data, fmt.Errorf("it cannot be decoded: %w", err)
+		return s
 	}
-	return &HistoryState{Item: n.len() - 1}
+	s.Item = n.len() - 1
+	return s
 }

@@ -23,6 +23,7 @@ func pastOf(t *testing.T, s apistorage.Interface, h History) (HistoryPage, []exa
 	if h.Limit == 0 {
 		h.Limit = 100
 	}
+	h.Resource = "pods"
 	var page HistoryPage
 	h.Tell = func(p HistoryPage) { page = p }
 	list := &example.PodList{}

@@ -44,7 +44,7 @@ const (
 // unless they are more than mvcc counts: then it leaves that out, as clients have to expect.
 func (r *objectStore) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
 	listObj runtime.Object) error {
-	if h := historyOf(ctx); h != nil {
+	if h := r.historyOf(ctx); h != nil {
 		return r.history(ctx, key, opts, listObj, h)
 	}
 	if by := sortOf(ctx); by != nil && opts.Recursive {

@@ -108,7 +108,14 @@ func (q *query) state(list *objects, s *storage.HistoryState) (*state, error) {
 		}
 		return nil, apierrors.NewInternalError(err)
 	}
-	if known.stored = stored; !stored && known.object.GetKind() == "" {
+	if known.stored = stored; stored {
+		return known, nil
+	}
+	if known.object.GetResourceVersion() != revision(s.Revision) { // the registry has a list of its own
+		return nil, apierrors.NewInternalError(fmt.Errorf("the list of %s is not that of its storage",
+			q.resource()))
+	}
+	if known.object.GetKind() == "" {
 		known.object.SetGroupVersionKind(schema.GroupVersionKind{Group: q.info.APIGroup,
 			Version: q.info.APIVersion, Kind: strings.TrimSuffix(list.Kind, "List")})
 	}
@@ -146,7 +153,8 @@ func changeOf(c *storage.Change, before, after *state) v1alpha1.Change {
 	return change
 }
 
-// managerOf returns whose entry is the newest one that was not there before.
+// managerOf returns whose entry the write has written: the newest one that is new, or has another
+// time, or has fields that it had not. Entries of others lose fields to it, and keep their time.
 func managerOf(before, after []metav1.ManagedFieldsEntry) string {
 	var newest *metav1.ManagedFieldsEntry
 	for i := range after {
@@ -154,7 +162,7 @@ func managerOf(before, after []metav1.ManagedFieldsEntry) string {
 		same := slices.ContainsFunc(before, func(old metav1.ManagedFieldsEntry) bool {
 			return old.Manager == e.Manager && old.Operation == e.Operation &&
 				old.Subresource == e.Subresource && old.APIVersion == e.APIVersion &&
-				old.Time.Equal(e.Time) && reflect.DeepEqual(old.FieldsV1, e.FieldsV1)
+				old.Time.Equal(e.Time) && !hasMore(fieldsOf(e), fieldsOf(&old))
 		})
 		if !same && (newest == nil || timeOf(e).After(timeOf(newest))) {
 			newest = e
@@ -164,6 +172,26 @@ func managerOf(before, after []metav1.ManagedFieldsEntry) string {
 		return ""
 	}
 	return newest.Manager
+}
+
+func fieldsOf(e *metav1.ManagedFieldsEntry) (fields map[string]any) {
+	if e.FieldsV1 != nil {
+		_ = utiljson.Unmarshal(e.FieldsV1.Raw, &fields) // what cannot be read has no fields
+	}
+	return fields
+}
+
+// hasMore tells whether a set of fields has one that another set lacks.
+func hasMore(fields, than map[string]any) bool {
+	for name, below := range fields {
+		other, there := than[name]
+		deeper, _ := below.(map[string]any)
+		less, _ := other.(map[string]any)
+		if !there || hasMore(deeper, less) {
+			return true
+		}
+	}
+	return false
 }
 
 func timeOf(e *metav1.ManagedFieldsEntry) (t time.Time) {

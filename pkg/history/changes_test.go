@@ -82,6 +82,9 @@ func TestManager(t *testing.T) {
 		// Somebody took a field from b, whose entry keeps its time.
 		{[]metav1.ManagedFieldsEntry{a, b},
 			[]metav1.ManagedFieldsEntry{a, entry("b", 2, `{"x":{}}`), entry("c", 4, "{}")}, "c"},
+		// Within a second, b takes a field from a.
+		{[]metav1.ManagedFieldsEntry{entry("a", 1, `{"x":{},"y":{"z":{}}}`), entry("b", 1, `{"y":{}}`)},
+			[]metav1.ManagedFieldsEntry{entry("a", 1, `{"x":{}}`), entry("b", 1, `{"y":{"z":{}}}`)}, "b"},
 		// Two writes of a manager within a second differ in their fields.
 		{[]metav1.ManagedFieldsEntry{a}, []metav1.ManagedFieldsEntry{entry("a", 1, `{"x":{}}`)}, "a"},
 	} {

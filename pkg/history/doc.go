@@ -11,8 +11,8 @@
 // objects, after since and not after until. limit is how many changes a page has at most, and
 // continue the token of the page before. T is a revision, a time as in RFC 3339, or a duration back
 // from now such as 10m, both by the database's clock. The objects of the third come with
-// objects=true only. Resources of the core group are below /api/v1. A hyphen is no name that an
-// object can have.
+// objects=true only. Resources of the core group are below /api/v1. An object with the name "-",
+// which few resources allow, has no history of its own.
 //
 // # What always holds
 //
@@ -37,6 +37,8 @@
 // without that right, and the answer says that there are some. There is no path earlierhistory. The
 // states of an object that exists need no right but those to read it: whoever may read a Secret
 // and its history sees its earlier contents, too.
+//
+// The audit log has these requests, and never the objects of their answers.
 //
 // The subresource is in no list of discovery and in no OpenAPI document.
 package history

@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -34,10 +36,7 @@ const All = "-"
 // defaultLimit is how many changes a page has if the request does not say.
 const defaultLimit = 50
 
-// Serve makes a server answer requests for histories. Call it before the server is made, after
-// [options.StorageOptions.ApplyTo].
-//
-// [options.StorageOptions.ApplyTo]: https://pkg.go.dev/github.com/rowkeeper/rowkeeper/pkg/options#StorageOptions.ApplyTo
+// Serve makes a server answer requests for histories. Call it before the server is made.
 func Serve(c *genericapiserver.Config) {
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(handler http.Handler, c *genericapiserver.Config) http.Handler {
@@ -185,7 +184,7 @@ func (q *query) may(right authorizer.AttributesRecord) (allowed bool, reason str
 
 // parse reads the parameters.
 func (q *query) parse() (h *storage.History, objects bool, err error) {
-	h = &storage.History{Limit: defaultLimit, Tell: func(p storage.HistoryPage) { q.page = &p }}
+	h = &storage.History{Resource: q.info.Resource, Limit: defaultLimit, Tell: func(p storage.HistoryPage) { q.page = &p }}
 	objects = !q.all()
 	if !q.all() {
 		if wrong := path.IsValidPathSegmentName(q.info.Name); len(wrong) > 0 {
@@ -231,10 +230,11 @@ func (q *query) parse() (h *storage.History, objects bool, err error) {
 
 // momentOf reads a T.
 func momentOf(value string) (*storage.Moment, error) {
-	if n, err := strconv.ParseInt(value, 10, 64); err == nil && n > 0 {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err == nil && n > 0 {
 		return &storage.Moment{Revision: n}, nil
 	}
-	if d, err := time.ParseDuration(value); err == nil && d >= 0 {
+	if d, late := time.ParseDuration(value); late == nil && d >= 0 && err != nil {
 		return &storage.Moment{Ago: d}, nil
 	}
 	if t, err := time.Parse(time.RFC3339Nano, value); err == nil && !t.IsZero() {
@@ -253,7 +253,7 @@ func (q *query) list(h *storage.History) (*objects, error) {
 		info.Namespace = ""
 	}
 	info.Path = strings.TrimSuffix(info.Path, "/"+q.info.Name+"/"+Subresource)
-	ctx := storage.WithHistory(request.WithRequestInfo(q.request.Context(), &info), h)
+	ctx := storage.WithHistory(request.WithRequestInfo(unaudited{q.request.Context()}, &info), h)
 	r := q.request.Clone(ctx)
 	r.Method, r.URL = http.MethodGet, &url.URL{Path: info.Path}
 	r.RequestURI = info.Path
@@ -272,6 +272,20 @@ func (q *query) list(h *storage.History) (*objects, error) {
 		return nil, apierrors.NewInternalError(err)
 	}
 	return list, nil
+}
+
+// unaudited is a request that leaves nothing in the audit log. The event of the request for the
+// history is there without it. The handler of the list would add the objects to that event where a
+// policy asks for answers. A policy that leaves out those of Secrets need not know of their
+// history.
+type unaudited struct{ context.Context }
+
+func (c unaudited) Value(key any) any {
+	v := c.Context.Value(key)
+	if _, ok := v.(*audit.AuditContext); ok {
+		return nil
+	}
+	return v
 }
 
 // recorder is an answer that is not sent yet.

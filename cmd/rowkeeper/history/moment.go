@@ -24,7 +24,8 @@ func moment(text string) (string, error) {
 	if text == "now" {
 		return "0s", nil
 	}
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
+	n, none := strconv.ParseInt(text, 10, 64)
+	if none == nil && n > 0 {
 		return text, nil
 	}
 	if found := ago.FindStringSubmatch(strings.ToLower(text)); found != nil {
@@ -37,7 +38,8 @@ func moment(text string) (string, error) {
 			return (time.Duration(n) * unit).String(), nil
 		}
 	}
-	if d, err := time.ParseDuration(strings.TrimSuffix(text, " ago")); err == nil && d >= 0 {
+	d, err := time.ParseDuration(strings.TrimSuffix(text, " ago"))
+	if err == nil && d >= 0 && none != nil {
 		return d.String(), nil
 	}
 	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {

@@ -3,6 +3,7 @@ package history
 import (
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"strings"
 
@@ -60,8 +61,9 @@ func lines(object map[string]any) []string {
 	text := difflib.SplitLines(strings.TrimSuffix(string(data), "\n"))
 	for i, line := range text {
 		if len(line) > longestLine {
-			text[i] = fmt.Sprintf("%s… (%d bytes)\n", strings.ToValidUTF8(line[:longestLine], ""),
-				len(line)-1)
+			// Lines that differ further on have other checksums.
+			text[i] = fmt.Sprintf("%s… (%d bytes, checksum %08x)\n",
+				strings.ToValidUTF8(line[:longestLine], ""), len(line)-1, crc32.ChecksumIEEE([]byte(line)))
 		}
 	}
 	return text

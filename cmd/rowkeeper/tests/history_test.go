@@ -74,12 +74,27 @@ func TestHistory(t *testing.T) {
 		), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s := start(dir, "--enable-crds", "--enable-history", "--encryption-provider-config="+keys)
+		policy, audited := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
+		if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n"+
+			"- {level: Metadata, resources: [{group: \"\", resources: [secrets]}]}\n"+
+			"- level: RequestResponse\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := start(dir, "--enable-crds", "--enable-history", "--encryption-provider-config="+keys,
+			"--audit-policy-file="+policy, "--audit-log-path="+audited)
 		admin, jane, joe := s.kubeconfig(), s.userFile(t, "jane"), s.userFile(t, "joe")
 		s.ok(t, historians, "apply", "-f", "-")
 		s.ok(t, "", "create", "clusterrolebinding", "editors", "--clusterrole=editors", "--user=jane",
 			"--user=joe")
 		s.ok(t, "", "create", "rolebinding", "historians", "--clusterrole=historians", "--user=jane")
+		// Servers learn of roles a moment later.
+		for _, can := range [][]string{{jane, "get", "pipelines", "--subresource=history"},
+			{jane, "get", "/openapi/v2"}, {joe, "create", "pipelines"}} {
+			eventually(t, strings.Join(can[1:], " "), func() bool {
+				return s.kubectl(t, "", append([]string{"auth", "can-i", "--kubeconfig"},
+					can...)...).stdout == "yes\n"
+			})
+		}
 		as := func(user string, args ...string) {
 			t.Helper()
 			s.ok(t, manifest("walk", "make"), append(args, "--kubeconfig="+filepath.Join(dir, user),
@@ -176,12 +191,18 @@ func TestHistory(t *testing.T) {
 			fmt.Sprint(h.Items[1].Object["data"]) != "map[k:Zmlyc3Q=]" {
 			t.Errorf("the history of a Secret is %+v", h.Items)
 		}
+		log, err := os.ReadFile(audited)
+		if err != nil || !strings.Contains(string(log), `"resource":"secrets","namespace":"default",`+
+			`"name":"s","apiVersion":"v1","subresource":"history"`) ||
+			strings.Contains(string(log), "Zmlyc3Q=") {
+			t.Errorf("the audit log, %v, lacks the request, or has the Secret:\n%s", err, log)
+		}
 		s.ok(t, definition, "apply", "-f", "-")
 		s.ok(t, "", "wait", "--for=condition=Established", "crd/lamps.home.example.com")
 		s.ok(t, lamp, "apply", "-f", "-")
-		s.ok(t, "", "patch", "lamp", "one", "--type=merge", "-p", `{"spec":{"on":true}}`)
+		s.ok(t, "", "patch", "lamp", "one", "--type=merge", "-p", `{"spec":{"lit":true}}`)
 		h = s.history(t, admin, "lamps.home.example.com/one")
-		if len(h.Items) != 2 || !slices.Contains(h.Items[0].Changed, "spec.on") ||
+		if len(h.Items) != 2 || !slices.Contains(h.Items[0].Changed, "spec.lit") ||
 			h.Items[1].Object["kind"] != "Lamp" {
 			t.Errorf("the history of a custom resource is %+v", h.Items)
 		}
@@ -223,10 +244,10 @@ spec:
       openAPIV3Schema:
         type: object
         properties:
-          spec: {type: object, properties: {on: {type: boolean}}}
+          spec: {type: object, properties: {lit: {type: boolean}}}
 `
 
-const lamp = `{apiVersion: home.example.com/v1, kind: Lamp, metadata: {name: one}, spec: {on: false}}`
+const lamp = `{apiVersion: home.example.com/v1, kind: Lamp, metadata: {name: one}, spec: {lit: false}}`
 
 // A server without the flag has no history, and says how to have one.
 func TestNoHistory(t *testing.T) {

@@ -174,6 +174,7 @@ func TestCommandLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	named := regexp.MustCompile("^- (?:`-.`, )?`(--[^`]+)`")
 	flags := map[string]map[string]bool{} // of each command
 	command := ""
 	for line := range strings.Lines(string(reference)) {
@@ -181,9 +182,8 @@ func TestCommandLines(t *testing.T) {
 		if name, ok := strings.CutPrefix(line, "## rowkeeper "); ok {
 			command = name
 			flags[command] = map[string]bool{"--help": true}
-		} else if flag, ok := strings.CutPrefix(line, "- `--"); ok {
-			flag, _, _ = strings.Cut(flag, "`")
-			flags[command]["--"+flag] = true
+		} else if flag := named.FindStringSubmatch(line); flag != nil {
+			flags[command][flag[1]] = true
 		}
 	}
 	if len(flags) < 15 {

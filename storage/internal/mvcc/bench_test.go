@@ -126,3 +126,94 @@ func statements(b *testing.B, d *sql.DB, db dbtest.DB) (n int64) {
 	}
 	return n
 }
+
+// BenchmarkPast measures reads of the past, in a log of 200,000 updates of values of 1 KB, of 200
+// keys: a page of 100 rows of a key that exists; the state of such a key half of the log ago; the
+// 50 newest rows of all keys; and all rows of a key that was deleted before all of these updates,
+// for which the whole log is scanned. And it tells how much the database has grown by each update.
+func BenchmarkPast(b *testing.B) {
+	dbtest.Each(b, func(b *testing.B, db dbtest.DB) {
+		s := open(b, db, mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}})
+		const keys, updates = 200, 1_000
+		value := make([]byte, 1024)
+		for i := range value {
+			value[i] = byte('a' + i*i%26)
+		}
+		write := func(m contract.Mutation) contract.Revision {
+			r, err := s.Commit(b.Context(), m)
+			if err != nil {
+				b.Error(err)
+			}
+			return r
+		}
+		gone := write(contract.Mutation{Key: "/gone", Value: value})
+		gone = write(contract.Mutation{Key: "/gone", Expect: gone, Delete: true})
+		before, err := s.Size(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		var writers sync.WaitGroup
+		for i := range keys {
+			writers.Go(func() {
+				var r contract.Revision
+				for range updates {
+					r = write(contract.Mutation{Key: contract.Key(fmt.Sprintf("/k/%03d", i)), Expect: r,
+						Value: value})
+				}
+			})
+		}
+		writers.Wait()
+		after, err := s.Size(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		all := func(o mvcc.PastOptions, read func(mvcc.PastOptions) (*mvcc.Past, error)) (rows int) {
+			for {
+				p, err := read(o)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if rows += len(p.Rows); p.Next == nil || o.Limit < 100 {
+					return rows
+				}
+				o.Place = *p.Next
+			}
+		}
+		for name, f := range map[string]func() int{
+			"page": func() int {
+				p, err := s.PastOf(b.Context(), "/k/007", mvcc.PastOptions{Limit: 100})
+				if err != nil {
+					b.Fatal(err)
+				}
+				return len(p.Rows)
+			},
+			"at": func() int {
+				p, err := s.PastAt(b.Context(), "/k/007", gone+keys*updates/2, time.Time{}, false)
+				if err != nil {
+					b.Fatal(err)
+				}
+				return len(p.Rows)
+			},
+			"newest": func() int {
+				return all(mvcc.PastOptions{Limit: 50}, func(o mvcc.PastOptions) (*mvcc.Past, error) {
+					return s.PastIn(b.Context(), "/k/", "/k0", o)
+				})
+			},
+			"deleted": func() int {
+				return all(mvcc.PastOptions{Limit: 100, Earlier: true},
+					func(o mvcc.PastOptions) (*mvcc.Past, error) {
+						return s.PastOf(b.Context(), "/gone", o)
+					})
+			},
+		} {
+			b.Run(name, func(b *testing.B) {
+				rows := 0
+				for b.Loop() {
+					rows = f()
+				}
+				b.ReportMetric(float64(rows), "rows")
+				b.ReportMetric(float64(after.Total-before.Total)/(keys*updates), "B/update")
+			})
+		}
+	})
+}

@@ -80,9 +80,12 @@ type Past struct {
 }
 
 const (
-	// scanRows is how many revisions one statement scans, and scanPage how many a page does.
-	scanRows = 10_000
-	scanPage = 20 * scanRows
+	// scanRows is how many revisions one statement scans, and scanPage how many a page does. The
+	// first statement for several keys scans firstScan for each row that is wanted, since most of
+	// what it scans may be theirs, and each further one twice as many.
+	firstScan = 4
+	scanRows  = 10_000
+	scanPage  = 20 * scanRows
 	// valuesOf is of how many rows the values are read at a time.
 	valuesOf = 50
 	// longestWalk is how many rows of a key are walked to find the one in force at a moment.
@@ -328,7 +331,9 @@ func (s *Engine) PastIn(ctx context.Context, start, end contract.Key, o PastOpti
 	case o.Place.Below != 0:
 		upto = o.Place.Below - 1
 	}
-	for scanned := contract.Revision(0); ; {
+	piece := contract.Revision(firstScan * o.Limit)
+	for scanned := contract.Revision(0); ; piece *= 2 {
+		piece = min(piece, scanRows)
 		oldest := max(o.After, p.State.Compacted)
 		if upto <= oldest {
 			break
@@ -337,7 +342,7 @@ func (s *Engine) PastIn(ctx context.Context, start, end contract.Key, o PastOpti
 			p.Next = &PastPlace{Below: upto + 1}
 			break
 		}
-		after := max(oldest, upto-scanRows)
+		after := max(oldest, upto-piece)
 		rows, st, err := s.changes(ctx, contract.ChangesQuery{Start: start, End: end, After: after,
 			Upto: upto})
 		if err != nil {
