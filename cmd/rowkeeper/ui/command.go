@@ -106,6 +106,6 @@ func openBrowser(ctx context.Context, url string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go cmd.Wait() // the page is served, whatever comes of it
+	go func() { _ = cmd.Wait() }() // the page is served, whatever comes of it
 	return nil
 }

@@ -160,7 +160,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		kind := files[name]
 		if content, err := dist.ReadFile("dist/" + name); err == nil && kind != "" {
 			header.Set("Content-Type", kind)
-			w.Write(content)
+			_, _ = w.Write(content) // the browser is gone if it fails
 			return
 		}
 		refuse(w, http.StatusNotFound, "the page has no such file")
@@ -321,7 +321,7 @@ func refuse(w http.ResponseWriter, code int, message string) {
 func answer(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	json.NewEncoder(w).Encode(body) // the browser is gone if it fails
+	_ = json.NewEncoder(w).Encode(body) // the browser is gone if it fails
 }
 
 // Serve serves the page until ctx ends. Watches end with it.

@@ -48,8 +48,16 @@ func newSite(t *testing.T, answer http.HandlerFunc) *site {
 	return s
 }
 
+// reply is an answer without its body, which was read.
+type reply struct {
+	StatusCode int
+	Status     string
+	Header     http.Header
+	cookies    []*http.Cookie
+}
+
 // ask sends a request. Headers are pairs of a name and a value; Host is one of them.
-func (s *site) ask(method, path, body string, headers ...string) (*http.Response, string) {
+func (s *site) ask(method, path, body string, headers ...string) (reply, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -84,7 +92,7 @@ func (s *site) ask(method, path, body string, headers ...string) (*http.Response
 		response.Header.Get("X-Frame-Options") != "DENY" {
 		s.t.Errorf("%s %s: headers of the answer: %v", method, path, response.Header)
 	}
-	return response, string(content)
+	return reply{response.StatusCode, response.Status, response.Header, response.Cookies()}, string(content)
 }
 
 func (s *site) begin() {
@@ -96,10 +104,10 @@ func (s *site) begin() {
 	token := strings.TrimPrefix(at.Fragment, "token=")
 	response, body := s.ask(http.MethodPost, "/session", fmt.Sprintf(`{"token":%q}`, token))
 	var session struct{ Key string }
-	if err := json.Unmarshal([]byte(body), &session); err != nil || len(response.Cookies()) != 1 {
+	if err := json.Unmarshal([]byte(body), &session); err != nil || len(response.cookies) != 1 {
 		s.t.Fatalf("%s: %s", response.Status, body)
 	}
-	s.cookie, s.key = response.Cookies()[0], session.Key
+	s.cookie, s.key = response.cookies[0], session.Key
 	if !s.cookie.HttpOnly || s.cookie.SameSite != http.SameSiteStrictMode || s.key == s.cookie.Value {
 		s.t.Errorf("the cookie is %v", s.cookie)
 	}
