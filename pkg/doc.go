@@ -51,7 +51,8 @@
 // folders of the library stand on each other without a circle:
 //
 //	kinds              on server, options, openapi, registry
-//	server             on definitions, garbagecollector, history, options, openapi, internal, support
+//	server             on definitions, garbagecollector, history, options, openapi, internal,
+//	                   support
 //	crds               on definitions, openapi, options, registry
 //	definitions        on options
 //	garbagecollector   on options

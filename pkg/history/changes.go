@@ -176,7 +176,7 @@ func managerOf(before, after []metav1.ManagedFieldsEntry) string {
 
 func fieldsOf(e *metav1.ManagedFieldsEntry) (fields map[string]any) {
 	if e.FieldsV1 != nil {
-		_ = utiljson.Unmarshal(e.FieldsV1.Raw, &fields) // what cannot be read has no fields
+		_ = utiljson.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) // what cannot be read has no fields
 	}
 	return fields
 }

@@ -67,7 +67,7 @@ func TestManager(t *testing.T) {
 	entry := func(manager string, minute int, fields string) metav1.ManagedFieldsEntry {
 		at := metav1.NewTime(time.Unix(int64(60*minute), 0))
 		return metav1.ManagedFieldsEntry{Manager: manager, Operation: "Update", Time: &at,
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+			FieldsV1: metav1.NewFieldsV1(fields)}
 	}
 	a, b := entry("a", 1, "{}"), entry("b", 2, "{}")
 	for _, test := range []struct {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -187,7 +187,7 @@ func (q *query) parse() (h *storage.History, objects bool, err error) {
 	h = &storage.History{Resource: q.info.Resource, Limit: defaultLimit, Tell: func(p storage.HistoryPage) { q.page = &p }}
 	objects = !q.all()
 	if !q.all() {
-		if wrong := path.IsValidPathSegmentName(q.info.Name); len(wrong) > 0 {
+		if wrong := content.IsPathSegmentName(q.info.Name); len(wrong) > 0 {
 			return nil, false, apierrors.NewBadRequest(fmt.Sprintf("no object has the name %q: %s",
 				q.info.Name, strings.Join(wrong, "; ")))
 		}

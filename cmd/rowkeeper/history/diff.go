@@ -30,9 +30,9 @@ func newDiffCommand() *cobra.Command {
 			"were many. A moment is a revision, a time, or such as \"10 minutes ago\". A revision counts " +
 			"the writes of one store: do not give one for resources that are in several.\n\nResources " +
 			"without a history, or whose history the user may not see, are named and left out.",
-		Example: "  rowkeeper diff pipeline/hello --from \"1 hour ago\"\n" +
-			"  rowkeeper diff --namespace team-a --from \"2026-12-01 09:00\" --to \"2026-12-01 10:00\"\n" +
-			"  rowkeeper diff --all-namespaces --from \"10 minutes ago\"",
+		Example: "  rowkeeper diff pipeline/hello --from 1h\n" +
+			"  rowkeeper diff --namespace team-a --from 2026-12-01T09:00:00Z --to 2026-12-01T10:00:00Z\n" +
+			"  rowkeeper diff --all-namespaces --from 10m",
 		Args: someArgs(0, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return d.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)

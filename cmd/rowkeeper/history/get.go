@@ -28,7 +28,7 @@ func newGetCommand() *cobra.Command {
 			"ago\". An object is shown as YAML, and all objects as kubectl lists them. The lists are those " +
 			"that the server serves at an old resourceVersion, so they need list on the resource. For the " +
 			"rest, see \"rowkeeper history --help\".",
-		Example: "  rowkeeper get pipeline/hello --at \"10 minutes ago\"\n" +
+		Example: "  rowkeeper get pipeline/hello --at 10m\n" +
 			"  rowkeeper get pipelines --at 1234 --all-namespaces",
 		Args: someArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {

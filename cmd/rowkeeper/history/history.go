@@ -29,14 +29,14 @@ func newHistoryCommand() *cobra.Command {
 		Use:   "history RESOURCE[/NAME]",
 		Short: "Tell who changed what in an object, or in all objects of a resource",
 		Long: "History lists the changes of an object that the server's database still has, the newest " +
-			"first: the revision, the time, what was done, by which field manager, by which user if the " +
-			"server records that, and which fields have changed. Without a name, it lists the changes of " +
-			"all objects of the resource in the namespace.\n\nThe server has to run with --enable-history. " +
+			"first: the revision, the time, what was done, by which field manager, and which fields have " +
+			"changed. Without a name, it lists the changes of all objects of the resource in the " +
+			"namespace.\n\nThe server has to run with --enable-history. " +
 			"The user needs get on RESOURCE/history, and get or list on RESOURCE. Objects that had the name " +
 			"before need get on RESOURCE/earlierhistory.",
 		Example: "  rowkeeper history pipeline/hello\n" +
 			"  rowkeeper history pipeline/hello --patch\n" +
-			"  rowkeeper history pipelines --all-namespaces --since \"10 minutes ago\"",
+			"  rowkeeper history pipelines --all-namespaces --since 10m",
 		Args: someArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return h.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
@@ -121,10 +121,6 @@ func (h *historyCommand) table(out io.Writer, t *target, changes []v1alpha1.Chan
 	if len(changes) == 0 {
 		return nil
 	}
-	users := false
-	for i := range changes {
-		users = users || changes[i].User != ""
-	}
 	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
 	row := func(c *v1alpha1.Change, cells ...string) {
 		var all []string
@@ -134,14 +130,10 @@ func (h *historyCommand) table(out io.Writer, t *target, changes []v1alpha1.Chan
 			}
 			all = append(all, c.Name)
 		}
-		all = append(all, cells[:4]...)
-		if users {
-			all = append(all, cells[4])
-		}
-		fmt.Fprintln(w, strings.Join(append(all, cells[5]), "\t"))
+		fmt.Fprintln(w, strings.Join(append(all, cells...), "\t"))
 	}
 	row(&v1alpha1.Change{Namespace: "NAMESPACE", Name: "NAME"}, "REVISION", "TIME", "VERB", "MANAGER",
-		"USER", "CHANGED")
+		"CHANGED")
 	for i := range changes {
 		c := &changes[i]
 		verb := string(c.Verb)
@@ -149,7 +141,7 @@ func (h *historyCommand) table(out io.Writer, t *target, changes []v1alpha1.Chan
 			verb += " (earlier object)"
 		}
 		row(c, c.Revision, c.Time.Local().Format("2006-01-02 15:04:05"), verb, dash(c.Manager),
-			dash(c.User), summary(c))
+			summary(c))
 	}
 	return w.Flush()
 }
@@ -182,9 +174,6 @@ func (h *historyCommand) patches(ctx context.Context, out io.Writer, t *target, 
 		fmt.Fprintf(out, "revision %s, %s: %s %s by %s", c.Revision,
 			c.Time.Local().Format("2006-01-02 15:04:05.000 -0700"), c.Verb, t.of(c.Namespace, c.Name),
 			dash(c.Manager))
-		if c.User != "" {
-			fmt.Fprintf(out, " of the user %s", c.User)
-		}
 		fmt.Fprintln(out)
 		after := c.Object
 		before, known, err := h.before(ctx, t, c, all[i+1:])

@@ -61,7 +61,8 @@ type Change struct {
 
 	// Manager is the field manager whose entry the change has written, "" if there is none.
 	Manager string `json:"manager"`
-	// User and AuditID are those of the request, "" if they were not recorded.
+	// User and AuditID are those of the request, "" if they were not recorded. No server records
+	// them yet.
 	User    string `json:"user"`
 	AuditID string `json:"auditID"`
 	// Changed are the paths of the fields that differ from the state before, without those of
