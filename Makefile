@@ -37,6 +37,7 @@ help: ## list the targets
 run: ## build the server and serve on https://127.0.0.1:8443 from ./.rowkeeper
 	@echo "Compiling the server. On a machine that has not done it before this takes about six minutes."
 	@$(MAKE) --no-print-directory --silent build
+	@echo "For a page of timelines and metrics, in a second terminal: bin/rowkeeper ui --kubeconfig .rowkeeper/kubeconfig --open"
 	@bin/rowkeeper serve --example --enable-history
 
 # make cluster CLUSTER='-port 7443 -dir /tmp/cluster'; CLUSTER=-help lists the flags.
@@ -52,6 +53,11 @@ cluster: ## run a Kubernetes control plane on a SQLite file, in ./.rowkeeper/clu
 build: ## build the server as bin/rowkeeper, and as bin/kubectl-rowkeeper for kubectl
 	$(WORKSPACE) go build -o bin/rowkeeper ./cmd/rowkeeper
 	@ln -sf rowkeeper bin/kubectl-rowkeeper
+
+.PHONY: ui
+ui: ## build the page of "rowkeeper ui", which the program embeds; needs Node.js and npm
+	npm --prefix cmd/rowkeeper/ui/web ci --ignore-scripts --no-audit --no-fund
+	npm --prefix cmd/rowkeeper/ui/web run build
 
 # The fast tests run on SQLite, and on what these variables name. See hack/testbed/README.md.
 FAST = $(strip sqlite $(ROWKEEPER_TEST_ONLY) $(ROWKEEPER_TEST_REQUIRE))

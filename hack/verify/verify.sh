@@ -4,8 +4,8 @@
 # Checks, without changing a file, that all code is formatted and comments have at most 100 columns,
 # that the modules are tidy, that the library and the program have no replace directive, that the
 # library requires no tools and no program, that workflows name actions by commit, that documents
-# show database URLs with verified TLS, that the library exports what hack/verify/api/api.txt says,
-# and that generated code is up to date.
+# show database URLs with verified TLS, that the page of "rowkeeper ui" is what its source makes,
+# that the library exports what hack/verify/api/api.txt says, and that generated code is up to date.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 export GOWORK=off
@@ -41,6 +41,8 @@ loose=$(grep -rn 'uses: ' .github cmd/rowkeeper/app/scaffold/templates | grep -v
 plain=$(grep -rnoE '(postgres|postgresql|mysql|mariadb)://[a-z]+(:[^@ ]*)?@[a-z0-9.-]+[:/][^ `"'"'"')]*' README.md docs deploy \
 	| grep -vE '@(localhost|127\.0\.0\.1)[:/]|sslmode=verify-full|tls=true')
 [ -z "$plain" ] || fail "database URLs without sslmode=verify-full or tls=true: $plain"
+
+hack/verify/ui.sh || fail "the page of rowkeeper ui is not what its source makes"
 
 go run ./hack/verify/api || fail "the exported API is not what hack/verify/api/api.txt says"
 

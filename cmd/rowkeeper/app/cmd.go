@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rowkeeper/rowkeeper/cmd/rowkeeper/history"
+	"github.com/rowkeeper/rowkeeper/cmd/rowkeeper/ui"
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apiserver"
 	"github.com/rowkeeper/rowkeeper/pkg/server"
@@ -41,7 +42,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func NewCommand() *cobra.Command {
 	root := commands.New(program, newServeCommand())
 	root.Short = "A Kubernetes-style API server that keeps its objects in a SQL database"
-	root.AddCommand(newInitCommand(), newAddCommand(), newEtcdCommand(), newMoveCommand())
+	root.AddCommand(newInitCommand(), newAddCommand(), newEtcdCommand(), newMoveCommand(), ui.Command())
 	root.AddCommand(history.Commands()...)
 	return root
 }

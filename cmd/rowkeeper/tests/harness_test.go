@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
+	stopBrowser()
 	for _, server := range stopDatabases {
 		if err := server.Close(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
