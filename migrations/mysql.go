@@ -42,7 +42,18 @@ var TiDB = func() Set {
 	return s
 }()
 
-// tidbFiles replaces each line after one that begins with "-- TiDB:" by what that says.
+// ForTiDB makes a migration of MySQL one of TiDB: the line after lines that begin with "-- TiDB:"
+// is replaced by what those say.
+func ForTiDB(sql string) string {
+	return tidbLines.ReplaceAllStringFunc(sql, func(lines string) string {
+		lines = lines[:strings.LastIndexByte(lines[:len(lines)-1], '\n')+1]
+		return strings.ReplaceAll(lines, "-- TiDB: ", "")
+	})
+}
+
+var tidbLines = regexp.MustCompile(`(?m)^(-- TiDB: .*\n)+.*\n`)
+
+// tidbFiles are the files as TiDB takes them.
 type tidbFiles struct{ fs.FS }
 
 func (f tidbFiles) Open(name string) (fs.File, error) {
@@ -51,10 +62,8 @@ func (f tidbFiles) Open(name string) (fs.File, error) {
 		return file, err
 	}
 	data, err := io.ReadAll(file)
-	return tidbFile{file, strings.NewReader(tidbLines.ReplaceAllString(string(data), "$1\n"))}, err
+	return tidbFile{file, strings.NewReader(ForTiDB(string(data)))}, err
 }
-
-var tidbLines = regexp.MustCompile(`(?m)^-- TiDB: (.*)\n.*\n`)
 
 type tidbFile struct {
 	fs.File

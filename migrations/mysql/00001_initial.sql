@@ -4,7 +4,7 @@
 -- Here DDL commits by itself, so a migration that was interrupted has done a part. Each statement
 -- therefore does nothing if it was done before: running the file again completes it.
 --
--- On TiDB, the line after one that begins with "-- TiDB:" is replaced by what that says.
+-- On TiDB, the line after lines that begin with "-- TiDB:" is replaced by what those say.
 --
 -- ENGINE, ROW_FORMAT and the collations are named because servers have other defaults. DYNAMIC
 -- stores a value that does not fit into half a page wholly outside of it, so that the clustered
@@ -104,9 +104,11 @@ INSERT INTO rowkeeper_log (store, revision, `key`, prev_revision, create_revisio
 SELECT 1, 1, '', 0, 0, 0, 0, UNHEX(REPLACE(UUID(), '-', '')), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TRUE, NULL
 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM rowkeeper_log);
 
--- TiDB: INSERT INTO rowkeeper_store (id, name, identity, epoch, fingerprint, compacted, swept, oldest_writer, head, head_token, head_time)
+-- TiDB: INSERT INTO rowkeeper_store (id, name, identity, epoch, fingerprint, compacted, swept,
+-- TiDB:                              oldest_writer, head, head_token, head_time)
 INSERT INTO rowkeeper_store (id, name, identity, epoch, fingerprint, compacted, swept, oldest_writer)
--- TiDB: SELECT 1, 'default', REPLACE(UUID(), '-', ''), 1, NULL, 0, 0, 1, h.revision, h.token, h.time
+-- TiDB: SELECT 1, 'default', REPLACE(UUID(), '-', ''), 1, NULL, 0, 0,
+-- TiDB:        1, h.revision, h.token, h.time
 SELECT 1, 'default', REPLACE(UUID(), '-', ''), 1, NULL, 0, 0, 1
 -- TiDB: FROM rowkeeper_log h WHERE NOT EXISTS (SELECT 1 FROM rowkeeper_store);
 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM rowkeeper_store);
@@ -236,8 +238,8 @@ FROM (
 LEFT JOIN rowkeeper_value g ON g.store = k.store_id AND g.revision = k.id;
 
 -- The revisions that the log has, and which of them are deletions. The directory of a key is the
--- last one that begins before it, if it does not end before it, too. TiDB takes no subquery there. As
--- directories do not overlap, the range alone finds the same one, by reading all of the store's.
+-- last one that begins before it, if it does not end before it, too. TiDB takes no subquery there.
+-- As directories do not overlap, the range alone finds the same one, by reading all of the store's.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW rowkeeper_history AS
 SELECT s.name AS store,
        CASE WHEN k.directory IS NOT NULL THEN k.`group` WHEN k.n - k.heads NOT IN (1, 2) THEN NULL

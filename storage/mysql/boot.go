@@ -32,8 +32,8 @@ func relaxed(vars map[string]string) bool {
 		vars["innodb_flush_method"] == "nosync" || isOn(vars["debug_no_sync"])
 }
 
-// bootOf finds out what can undo commits. Clusters of Galera and of TiDB have no start of their own:
-// what one node loses it gets back from the others.
+// bootOf finds out what can undo commits. Clusters of Galera and of TiDB have no start of their
+// own: what one node loses it gets back from the others.
 func (c *connector) bootOf(ctx context.Context, s session, f facts,
 	vars map[string]string) (boot string, mayLose bool, err error) {
 	if f.galera || f.tidb || f.Fingerprint == "" {

@@ -116,9 +116,9 @@
 // fenced by hand. With relaxed settings, a cluster whose nodes all lost their power has to be
 // fenced by hand, too: it has no start of its own.
 //
-// TiDB: experimental. Any of its servers may be used. All of them count as one database, known by the
-// database's name and by the number and the creation time of a table, which restored tables do not
-// have. The row of a store has the head; see tidb.go.
+// TiDB: experimental. Any of its servers may be used. All of them count as one database, known by
+// the database's name and by the number and the creation time of a table, which restored tables do
+// not have. The row of a store has the head; see tidb.go.
 //
 // Galera with MySQL (Percona XtraDB Cluster) is refused: it has never been tried.
 //

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
@@ -27,7 +28,7 @@ func TestMigrate(t *testing.T) {
 		}
 		var steps []string
 		if dbtest.OnTiDB(db.Kind) {
-			first = regexp.MustCompile(`(?m)^-- TiDB: (.*)\n.*`).ReplaceAll(first, []byte("$1"))
+			first = []byte(migrations.ForTiDB(string(first)))
 		}
 		comments := regexp.MustCompile(`(?m)^--.*\n`)
 		for _, step := range strings.Split(comments.ReplaceAllString(string(first), ""), ";\n") {

@@ -10,8 +10,8 @@ import (
 
 // Usage returns the processor time and the memory, in bytes, of all database servers that run on
 // this machine, those in containers too. Memory that processes share counts once. Other servers
-// than the benchmark's count as well, so a benchmark that uses it runs beside no others. Where there
-// is no /proc, both are 0.
+// than the benchmark's count as well, so a benchmark that uses it runs beside no others. Where
+// there is no /proc, both are 0.
 func Usage() (processor time.Duration, memory int64) {
 	const tick = 10 * time.Millisecond
 	directories, _ := filepath.Glob("/proc/[0-9]*")
