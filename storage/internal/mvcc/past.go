@@ -98,7 +98,7 @@ var ErrOtherEpoch = errors.New("the history has changed since the first page")
 // ErrLongPast refuses to find a row that is behind too many others.
 var ErrLongPast = errors.New("too many rows are newer")
 
-// begin reads the state, and checks that a place belongs to this history.
+// beginPast reads the state, and checks that a place belongs to this history.
 func (s *Engine) beginPast(ctx context.Context, place PastPlace) (contract.State, error) {
 	st, err := s.State(ctx)
 	if err == nil && place != (PastPlace{}) && place.Epoch != st.Head.Epoch {
