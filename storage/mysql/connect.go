@@ -43,7 +43,7 @@ const sessionIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED
 // serverVariables asks for what differs between servers. Those that a server does not have are
 // missing in the answer.
 const serverVariables = `SHOW VARIABLES WHERE variable_name IN ('version', 'server_uuid', 'server_id', 'max_allowed_packet',
-	'log_bin', 'binlog_format', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'innodb_flush_method', 'debug_no_sync', 'wsrep_on', 'wsrep_provider', 'group_replication_single_primary_mode', 'group_replication_consistency', 'group_replication_group_name')`
+	'log_bin', 'binlog_format', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'innodb_flush_method', 'debug_no_sync', 'wsrep_on', 'wsrep_provider', 'group_replication_single_primary_mode', 'group_replication_consistency', 'group_replication_group_name', 'tidb_current_ts')`
 
 // galeraStatus asks a Galera node for its cluster, and whether it takes part in it.
 const galeraStatus = `SHOW STATUS WHERE variable_name IN ('wsrep_cluster_state_uuid', 'wsrep_ready')`
@@ -271,7 +271,8 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	if err := c.pairs(ctx, s, serverVariables, vars); err != nil {
 		return f, err
 	}
-	f.mariadb, f.tidb = isMariaDB(vars), strings.Contains(vars["version"], "TiDB")
+	f.mariadb = isMariaDB(vars)
+	_, f.tidb = vars["tidb_current_ts"] // its version may be any that its configuration says
 	if err := checkVersion(vars["version"], f.mariadb); err != nil {
 		return f, err
 	}

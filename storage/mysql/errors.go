@@ -35,8 +35,8 @@ var undone = map[uint16]contract.Class{
 	3101: contract.Transient, // group replication has rolled it back
 	3572: contract.Transient, // lock not available immediately
 
-	// Those of TiDB. After an error whose outcome it does not know, it answers something else
-	// (8501).
+	// Those of TiDB. Where it does not know the outcome, it closes the connection without an
+	// answer.
 	8002: contract.Transient, // the transaction was not repeated
 	8005: contract.Transient, // write conflict
 	8022: contract.Transient, // the commit failed, and may be repeated

@@ -58,10 +58,12 @@ func beginQuery(ctx context.Context, db *sql.DB, q contract.Query) ([]string, er
 	if f.mariadb {
 		limit = fmt.Sprintf("SET SESSION max_statement_time = %f", q.Timeout.Seconds())
 	}
-	begin := "START TRANSACTION READ ONLY"
-	if f.tidb { // it promises no such transaction, and nobody can write to the past
-		begin = "SET SESSION tidb_snapshot = NOW(6)"
+	first := []string{limit, "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ANSI_QUOTES'"}
+	if !f.tidb {
+		return append(first, "START TRANSACTION READ ONLY"), nil
 	}
-	return []string{limit, "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ANSI_QUOTES'",
-		begin}, nil
+	// TiDB promises no such transaction. Nobody can write to the past, which is that of a time stamp,
+	// as the clocks of the servers are others.
+	return append(first, "START TRANSACTION", "SET @rowkeeper_ts = @@tidb_current_ts", "ROLLBACK",
+		"SET SESSION tidb_snapshot = @rowkeeper_ts"), nil
 }

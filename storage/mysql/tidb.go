@@ -24,7 +24,10 @@ import (
 // tidbState are the columns of the state. No server is another one than the others: what one of
 // them has confirmed, all of them read.
 const tidbState = `s.epoch, s.head, s.head_token, s.compacted, s.swept, ` +
-	`@@GLOBAL.tidb_super_read_only OR @@GLOBAL.tidb_restricted_read_only, GREATEST(` + now + `, s.head_time), ''`
+	`@@GLOBAL.tidb_super_read_only, ` + tidbNow + `, ''`
+
+// tidbNow is the time. The row of the store has to be named besides.
+const tidbNow = `GREATEST(` + now + `, s.head_time)`
 
 // forTiDB makes a statement one for TiDB: it reads the head from the row of the store.
 var forTiDB = strings.NewReplacer(
@@ -92,6 +95,7 @@ WHERE s.id = ?`
 //   - tidb_constraint_check_in_place_pessimistic: a key that is there twice is an error at once.
 //   - tidb_dml_type, tidb_batch_insert, tidb_batch_delete: a statement is not divided.
 //   - tidb_executor_concurrency: statements are small, and many run at a time.
+//   - tidb_idle_transaction_timeout: in a transaction, it would take the place of wait_timeout.
 //   - max_execution_time: backups and large deletions take long.
 //
 // A server that lacks one of them does not do what it would prevent.
@@ -101,7 +105,8 @@ var tidbSettings = [][2]string{{"tidb_txn_mode", "'pessimistic'"}, {"tidb_snapsh
 	{"tidb_guarantee_linearizability", "ON"}, {"tidb_disable_txn_auto_retry", "ON"},
 	{"tidb_retry_limit", "0"}, {"tidb_constraint_check_in_place_pessimistic", "ON"},
 	{"tidb_dml_type", "'standard'"}, {"tidb_batch_insert", "OFF"}, {"tidb_batch_delete", "OFF"},
-	{"tidb_executor_concurrency", "1"}, {"max_execution_time", "0"},
+	{"tidb_executor_concurrency", "1"}, {"tidb_idle_transaction_timeout", "0"},
+	{"max_execution_time", "0"},
 }
 
 // tidbVariables asks for the names of tidbSettings, and for tidb_rc_read_check_ts, which no session

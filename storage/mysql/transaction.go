@@ -218,8 +218,11 @@ func (b *backend) askGuard(t *text, hold int, at contract.Revision, token contra
 	b.joinQueue(t, hold)
 	t.statement(startTransaction)
 	asked := askedInQueue
-	if b.galera || b.tidb {
+	switch {
+	case b.galera:
 		asked = askedHere
+	case b.tidb:
+		asked = tidbNow
 	}
 	t.statement(lockStore, asked)
 	t.statement(selectGuard, int64(at), token[:])
@@ -260,12 +263,17 @@ func (b *backend) readGuard(a *answers) (g contract.Guard, err error) {
 		return g, contract.ErrEmptyStore
 	case !g.State.Writable:
 		return g, errReadOnly
+	case f.tidb != b.tidb:
+		return g, errOtherKind
 	}
 	return g, contract.CheckWriter(oldest, knownSchema)
 }
 
 // knownSchema is the schema version of this program.
 var knownSchema = migrations.MySQL.Newest()
+
+var errOtherKind = contract.Errorf(contract.Invalid, "the address leads to TiDB where it led to "+
+	"another server before, or the reverse: restart this program")
 
 var errReadOnly = contract.Errorf(contract.ReadOnly, "the server is read-only: a replica, demoted, or "+
 	"not promoted yet")
