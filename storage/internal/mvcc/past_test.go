@@ -374,7 +374,7 @@ func TestPastOfManyObjects(t *testing.T) {
 	}
 	defer s.Close()
 	w := &pastWriter{T: t, s: s, live: map[contract.Key]written{}, objects: map[contract.Key]int{}}
-	for i := range 2500 {
+	for i := range 2100 {
 		w.put("/a", fmt.Sprint(i))
 		w.del("/a")
 	}
