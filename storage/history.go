@@ -64,8 +64,8 @@ type HistoryPage struct {
 	Omitted bool
 	// Oldest is the revision from which on the log is whole. Of older changes, it has some.
 	Oldest int64
-	// Since and Until are the revisions of these moments. Since is 0 if compaction has passed it, so
-	// that changes after it may be missing.
+	// Since and Until are the revisions of these moments. Since is 0 if compaction has passed it,
+	// so that changes after it may be missing.
 	Since, Until int64
 }
 

@@ -236,8 +236,8 @@ func (t *target) explain(err error) error {
 // changes collects at least so many changes, 0 for all, the newest first, and all that is told of
 // them. It leaves out Since if the log was not whole from there on when one of the pages was read.
 //
-// A page may be empty, and others follow: the server looks for earlier objects, in a part of the log
-// for each page. If there are changes, and not all are wanted, this is not waited for.
+// A page may be empty, and others follow: the server looks for earlier objects, in a part of the
+// log for each page. If there are changes, and not all are wanted, this is not waited for.
 func (c *client) changes(ctx context.Context, t *target, parameters map[string]string,
 	least int) (*v1alpha1.ObjectHistory, error) {
 	parameters["limit"] = "200"

@@ -81,10 +81,11 @@ type Past struct {
 }
 
 const (
-	// scanRows is how many revisions one statement scans at most, and scanPage how many a page does.
-	// The first statement for several keys scans firstScan for each row that is wanted, since most
-	// of what it scans may be theirs, and each further one twice as many. The first statement for
-	// an earlier object of one key scans firstOfKey, since all of what it scans may be that key's.
+	// scanRows is how many revisions one statement scans at most, and scanPage how many a page
+	// does. The first statement for several keys scans firstScan for each row that is wanted,
+	// since most of what it scans may be theirs, and each further one twice as many. The first
+	// statement for an earlier object of one key scans firstOfKey, since all of what it scans may
+	// be that key's.
 	firstScan  = 4
 	firstOfKey = 100
 	scanRows   = 10_000
@@ -347,9 +348,9 @@ func (s *Engine) PastAt(ctx context.Context, key contract.Key, at contract.Revis
 	}
 }
 
-// PastIn reads a page of the past of the keys in [start, end), which are those of objects. The error
-// is a *FutureRevisionError if a bound is above the head, ErrCompacted if Upto is below the boundary
-// of compaction, or as for PastOf.
+// PastIn reads a page of the past of the keys in [start, end), which are those of objects. The
+// error is a *FutureRevisionError if a bound is above the head, ErrCompacted if Upto is below the
+// boundary of compaction, or as for PastOf.
 func (s *Engine) PastIn(ctx context.Context, start, end contract.Key, o PastOptions) (*Past, error) {
 	st, err := s.beginPast(ctx, o.Place)
 	if err != nil {
@@ -445,8 +446,8 @@ func (s *Engine) sortOut(ctx context.Context, p *Past, earlier bool) error {
 }
 
 // fill reads the values of a page's rows. It ends the page before a row that would have to be read
-// when these have reached ReadBytes, and takes from cut where the next page begins. It ends the past where a row was swept
-// in the meantime.
+// when these have reached ReadBytes, and takes from cut where the next page begins. It ends the
+// past where a row was swept in the meantime.
 func (s *Engine) fill(ctx context.Context, p *Past, cut func(i int) PastPlace) error {
 	v := &pastValues{s: s, p: p, found: map[contract.RowID]*contract.Row{}}
 	for i := range p.Rows {
@@ -524,8 +525,8 @@ func (v *pastValues) batch(i int) []contract.RowID {
 	return slices.Compact(ids) // a row names the one after it, which is there itself
 }
 
-// row returns a row that row i of the page needs, nil if it is not there. It is read in a batch, and
-// if that read ends at its bound before it has come to the row, alone.
+// row returns a row that row i of the page needs, nil if it is not there. It is read in a batch,
+// and if that read ends at its bound before it has come to the row, alone.
 func (v *pastValues) row(ctx context.Context, id contract.RowID, i int) (*contract.Row, error) {
 	if row := v.found[id]; row != nil {
 		return row, nil
