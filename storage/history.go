@@ -64,7 +64,8 @@ type HistoryPage struct {
 	Omitted bool
 	// Oldest is the revision from which on the log is whole. Of older changes, it has some.
 	Oldest int64
-	// Since and Until are the revisions of these moments, Since 0 if it is before Oldest.
+	// Since and Until are the revisions of these moments. Since is 0 if compaction has passed it,
+	// so that changes after it may be missing.
 	Since, Until int64
 }
 
@@ -135,6 +136,9 @@ func (r *objectStore) history(ctx context.Context, key string, opts apistorage.L
 	case errors.Is(err, mvcc.ErrOtherEpoch):
 		return apierrors.NewResourceExpired("the database has been restored since the first page: " +
 			"begin without the continue token")
+	case errors.Is(err, mvcc.ErrOtherPlace):
+		return apierrors.NewBadRequest("the continue token is not one of this history: begin without " +
+			"it")
 	case errors.Is(err, mvcc.ErrLongPast):
 		return apierrors.NewBadRequest("the state is behind too many changes to be found: ask for " +
 			"the changes, page by page")
@@ -246,9 +250,13 @@ func (r *objectStore) pastIn(ctx context.Context, in listRange, o mvcc.PastOptio
 	if err != nil {
 		return nil, err
 	}
-	page.Since, page.Until = int64(o.After), int64(o.Upto)
-	if h.Since != nil && o.After == 0 && past.State.Compacted == 0 {
+	page.Until = int64(o.Upto)
+	switch {
+	case h.Since == nil || o.After < past.State.Compacted:
+	case o.After == 0:
 		page.Since = 1 // nothing was compacted, so there was nothing before
+	default:
+		page.Since = int64(o.After)
 	}
 	if o.Upto == 0 {
 		page.Until = int64(past.State.Head.Revision)

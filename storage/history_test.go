@@ -77,8 +77,32 @@ func TestHistory(t *testing.T) {
 	if _, _, err = pastOf(t, r, History{Name: "..", At: &Moment{Revision: 3}}); err == nil {
 		t.Error("a name that is a way up is answered")
 	}
+	for _, h := range []History{{Until: &Moment{Revision: 6}}, {Since: &Moment{Revision: 6}},
+		{Name: "a", At: &Moment{Revision: 6}}} {
+		if _, _, err = pastOf(t, r, h); !apistorage.IsTooLargeResourceVersion(err) {
+			t.Errorf("a moment above the head is answered by %v", err)
+		}
+	}
+	page, _, err = pastOf(t, r, History{Since: &Moment{Revision: 3}})
+	if err != nil || page.Since != 3 {
+		t.Errorf("the changes since 3 are %+v, %v", page, err)
+	}
+	page, _, err = pastOf(t, r, History{Name: "a", Limit: 1})
+	if err != nil || page.Continue == "" {
+		t.Fatalf("the first change is %+v, %v", page, err)
+	}
+	if _, _, err = pastOf(t, r, History{Name: "ab", Continue: page.Continue}); !apierrors.IsBadRequest(err) {
+		t.Errorf("the token of another object is answered by %v", err)
+	}
 	if err := store.Compact(t.Context(), 5); err != nil {
 		t.Fatal(err)
+	}
+	page, _, err = pastOf(t, r, History{Since: &Moment{Revision: 3}})
+	if err != nil || page.Since != 0 || page.Oldest != 6 {
+		t.Errorf("after a compaction, the changes since 3 are %+v, %v", page, err)
+	}
+	if _, _, err = pastOf(t, r, History{Until: &Moment{Revision: 4}}); !apierrors.IsResourceExpired(err) {
+		t.Errorf("an end that was compacted is answered by %v", err)
 	}
 	_, _, err = pastOf(t, r, History{Name: "a", At: &Moment{Revision: 1}})
 	if !apierrors.IsResourceExpired(err) {

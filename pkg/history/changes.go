@@ -61,6 +61,9 @@ func (q *query) history(list *objects, withObjects bool) (*v1alpha1.ObjectHistor
 		return seen[s], nil
 	}
 	for i := range q.page.Changes {
+		if q.request.Context().Err() != nil {
+			return nil, errEnded
+		}
 		c := &q.page.Changes[i]
 		after, err := of(c.State)
 		if err != nil {
@@ -144,6 +147,9 @@ func changeOf(c *storage.Change, before, after *state) v1alpha1.Change {
 	switch {
 	case c.Deleted:
 		return change
+	case before != nil && before.object.Object != nil && (before.stored != after.stored ||
+		before.object.GetAPIVersion() != after.object.GetAPIVersion()):
+		// Fields that have moved from version to version would be told as changed.
 	case before != nil && before.object.Object != nil:
 		change.Manager = managerOf(before.object.GetManagedFields(), after.object.GetManagedFields())
 		change.Changed = Changed(before.object.Object, after.object.Object)
@@ -201,53 +207,87 @@ func timeOf(e *metav1.ManagedFieldsEntry) (t time.Time) {
 	return t
 }
 
-// mostChanged is how many paths a change tells.
-const mostChanged = 100
+// mostChanged is how many paths a change tells, and longestPath how many bytes of each.
+const (
+	mostChanged = 100
+	longestPath = 256
+)
 
 // Changed returns the paths of the fields in which two objects differ, in order, without those of
 // metadata.managedFields and metadata.resourceVersion. A field that only one of them has is told as
-// a whole. If there are more than 100, the last one is "…".
+// a whole. If there are more than 100, the last one is "…". A path of more than 256 bytes is cut
+// off, and ends with "…".
 func Changed(before, after map[string]any) []string {
-	d := &differ{}
-	d.maps("", before, after)
-	if d.paths == nil {
-		return []string{}
-	}
+	d := &differ{paths: []string{}}
+	d.maps(before, after)
 	return d.paths
 }
 
-type differ struct{ paths []string }
+// differ goes down two objects. It makes a path of where it is only if that is told.
+type differ struct {
+	paths []string
+	at    []step
+}
+
+// step is a field, or if it is in a list, an item.
+type step struct {
+	name string
+	item int
+	list bool
+}
 
 func (d *differ) full() bool { return len(d.paths) > mostChanged }
 
-func (d *differ) add(path string) {
-	if d.paths = append(d.paths, path); d.full() {
-		d.paths[mostChanged] = "…"
+// add tells a step below where the differ is.
+func (d *differ) add(last step) {
+	if len(d.paths) == mostChanged {
+		d.paths = append(d.paths, "…")
+		return
 	}
+	path := ""
+	for _, s := range append(d.at, last) {
+		switch {
+		case s.list:
+			path = fmt.Sprintf("%s[%d]", path, s.item)
+		case len(s.name) > longestPath: // the rest would be cut off in any case
+			path = Field(path, s.name[:longestPath+1])
+		default:
+			path = Field(path, s.name)
+		}
+		if len(path) > longestPath {
+			path = strings.ToValidUTF8(path[:longestPath], "") + "…"
+			break
+		}
+	}
+	d.paths = append(d.paths, path)
 }
 
-func (d *differ) values(path string, before, after any) {
+func (d *differ) values(at step, before, after any) {
 	if d.full() {
 		return
 	}
 	switch b := before.(type) {
 	case map[string]any:
 		if a, ok := after.(map[string]any); ok {
-			d.maps(path, b, a)
+			d.at = append(d.at, at)
+			d.maps(b, a)
+			d.at = d.at[:len(d.at)-1]
 			return
 		}
 	case []any:
 		if a, ok := after.([]any); ok {
-			d.lists(path, b, a)
+			d.at = append(d.at, at)
+			d.lists(b, a)
+			d.at = d.at[:len(d.at)-1]
 			return
 		}
 	}
 	if !reflect.DeepEqual(before, after) {
-		d.add(path)
+		d.add(at)
 	}
 }
 
-func (d *differ) maps(path string, before, after map[string]any) {
+func (d *differ) maps(before, after map[string]any) {
 	keys := make([]string, 0, len(before)+len(after))
 	for k := range before {
 		keys = append(keys, k)
@@ -258,24 +298,26 @@ func (d *differ) maps(path string, before, after map[string]any) {
 		}
 	}
 	slices.Sort(keys)
+	metadata := len(d.at) == 1 && d.at[0].name == "metadata"
 	for _, k := range keys {
-		at := Field(path, k)
 		b, had := before[k]
 		a, has := after[k]
 		switch {
-		case at == "metadata.managedFields" || at == "metadata.resourceVersion":
+		case d.full():
+			return
+		case metadata && (k == "managedFields" || k == "resourceVersion"):
 		case had && has:
-			d.values(at, b, a)
-		case !d.full():
-			d.add(at)
+			d.values(step{name: k}, b, a)
+		default:
+			d.add(step{name: k})
 		}
 	}
 }
 
 // lists compares lists item by item. Items at the end of a longer list are told each.
-func (d *differ) lists(path string, before, after []any) {
+func (d *differ) lists(before, after []any) {
 	for i := range max(len(before), len(after)) {
-		at := fmt.Sprintf("%s[%d]", path, i)
+		at := step{item: i, list: true}
 		switch {
 		case d.full():
 			return

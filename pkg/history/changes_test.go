@@ -2,11 +2,15 @@ package history
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/rowkeeper/rowkeeper/storage"
@@ -60,6 +64,60 @@ func TestChanged(t *testing.T) {
 	}
 	if got := Changed(before, after); len(got) != 101 || got[100] != "…" {
 		t.Errorf("%d paths are told", len(got))
+	}
+	for _, long := range []string{strings.Repeat("x", 1000), strings.Repeat("ä.", 1000)} {
+		deep := func(value any) map[string]any {
+			return map[string]any{long: map[string]any{long: value}}
+		}
+		got := Changed(deep("1"), deep("2"))
+		if len(got) != 1 || len(got[0]) > longestPath+len("…") || len(got[0]) < longestPath-3 ||
+			!strings.HasSuffix(got[0], "…") || !utf8.ValidString(got[0]) {
+			t.Errorf("a long path is told as %q", got)
+		}
+	}
+}
+
+// TestChangedOfLongNames: to compare what is below a long name takes no copy of it for each value.
+func TestChangedOfLongNames(t *testing.T) {
+	leaves := func(last string) map[string]any {
+		values := make([]any, 20_000)
+		for i := range values {
+			values[i] = "same"
+		}
+		values[len(values)-1] = last
+		return map[string]any{strings.Repeat("x", 1<<20): values}
+	}
+	before, after := leaves("a"), leaves("b")
+	var began, ended runtime.MemStats
+	runtime.ReadMemStats(&began)
+	Changed(before, after)
+	runtime.ReadMemStats(&ended)
+	if bytes := ended.TotalAlloc - began.TotalAlloc; bytes > 1<<20 {
+		t.Errorf("a comparison allocates %d bytes", bytes)
+	}
+}
+
+// TestChangesOfOtherVersions: between a state as it is stored and one in the requested version,
+// there is nothing to compare.
+func TestChangesOfOtherVersions(t *testing.T) {
+	of := func(version, image string, stored bool) *state {
+		return &state{stored: stored, object: unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": version, "spec": map[string]any{"image": image},
+			"metadata": map[string]any{"managedFields": []any{map[string]any{"manager": image}}}}}}
+	}
+	for _, test := range []struct {
+		before, after *state
+		want          int
+	}{
+		{of("v1", "a", false), of("v1", "b", false), 1},
+		{of("v1", "a", true), of("v1", "b", true), 1},
+		{of("v1", "a", true), of("v1", "b", false), 0},
+		{of("v1", "a", true), of("v2", "b", true), 0},
+	} {
+		c := changeOf(&storage.Change{}, test.before, test.after)
+		if len(c.Changed) != test.want || (c.Manager != "") != (test.want > 0) {
+			t.Errorf("from %v to %v, %q has changed %q", test.before, test.after, c.Manager, c.Changed)
+		}
 	}
 }
 

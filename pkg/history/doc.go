@@ -7,12 +7,14 @@
 //	GET /apis/GROUP/VERSION/[namespaces/NS/]RESOURCE/-/history?since=T&until=T
 //
 // The first has the changes of one object, the newest first. The second has the one that was in
-// force at T, and is answered by 404 if there was no object. The third has the changes of all
-// objects, after since and not after until. limit is how many changes a page has at most, and
-// continue the token of the page before. T is a revision, a time as in RFC 3339, or a duration back
-// from now such as 10m, both by the database's clock. The objects of the third come with
-// objects=true only. Resources of the core group are below /api/v1. An object with the name "-",
-// which few resources allow, has no history of its own.
+// force at T, and is answered by 404 with the cause NoState if there was no object. The third has
+// the changes of all objects, after since and not after until. limit is how many changes a page has
+// at most, and continue the token of the page before. T is a revision, a time as in RFC 3339, or a
+// duration back from now such as 10m, both by the database's clock. The objects of the third come
+// with objects=true only. Resources of the core group are below /api/v1. An object with the name
+// "-", which few resources allow, has no history of its own. A resource that no storage of ours has
+// answers itself, by its own subresource history or by 404. A server puts four histories together
+// at a time, and others wait.
 //
 // # What always holds
 //

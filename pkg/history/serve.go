@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -36,12 +37,19 @@ const All = "-"
 // defaultLimit is how many changes a page has if the request does not say.
 const defaultLimit = 50
 
+// mostAtOnce is how many histories a server puts together at a time. Each may hold what the storage
+// reads at once, decoded.
+const mostAtOnce = 4
+
+// errEnded is for requests that nobody waits for any more.
+var errEnded = apierrors.NewTimeoutError("the request ended before the history was complete", 0)
+
 // Serve makes a server answer requests for histories. Call it before the server is made.
 func Serve(c *genericapiserver.Config) {
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(handler http.Handler, c *genericapiserver.Config) http.Handler {
 		c.RequestInfoResolver = ofNamespaces{c.RequestInfoResolver}
-		return build(&server{handler, c}, c)
+		return build(&server{handler, c, make(chan struct{}, mostAtOnce)}, c)
 	}
 }
 
@@ -64,6 +72,8 @@ func (r ofNamespaces) NewRequestInfo(req *http.Request) (*request.RequestInfo, e
 type server struct {
 	next   http.Handler
 	config *genericapiserver.Config
+	// slots are those of the histories that are put together.
+	slots chan struct{}
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -74,19 +84,16 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q := &query{server: s, request: r, info: info}
-	answer, err := q.answer()
+	data, err := q.answer()
 	switch {
 	case err != nil:
 		responsewriters.ErrorNegotiated(err, s.config.Serializer,
 			schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}, w, r)
 	case q.refused != nil:
 		q.refused.send(w)
+	case data == nil: // no storage of ours has the resource, and it may have such a subresource itself
+		s.next.ServeHTTP(w, r)
 	default:
-		data, err := json.Marshal(answer)
-		if err != nil {
-			responsewriters.InternalError(w, r, err)
-			return
-		}
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-cache, private")
 		_, _ = w.Write(append(data, '\n')) // nobody is there if it fails
@@ -111,8 +118,9 @@ func (q *query) resource() schema.GroupResource {
 
 func (q *query) all() bool { return q.info.Name == All }
 
-// answer asks for the list of the resource, of which the storage makes a history.
-func (q *query) answer() (*v1alpha1.ObjectHistory, error) {
+// answer asks for the list of the resource, of which the storage makes a history. It returns this
+// encoded, or nothing if no storage was asked.
+func (q *query) answer() ([]byte, error) {
 	h, objects, err := q.parse()
 	if err != nil {
 		return nil, err
@@ -134,20 +142,30 @@ func (q *query) answer() (*v1alpha1.ObjectHistory, error) {
 	if err != nil {
 		return nil, err
 	}
+	select {
+	case q.slots <- struct{}{}:
+		defer func() { <-q.slots }()
+	case <-q.request.Context().Done():
+		return nil, errEnded
+	}
 	list, err := q.list(h)
 	switch {
-	case err != nil || q.refused != nil:
+	case err != nil || q.refused != nil || q.page == nil:
 		return nil, err
-	case q.page == nil: // no storage of ours has the resource
-		return nil, apierrors.NewGenericServerResponse(http.StatusNotFound, "get", q.resource(), name,
-			"", 0, true)
 	case h.At != nil && q.page.Omitted:
 		return nil, responsewriters.ForbiddenStatusError(earlier,
 			"the object at that time is not the one that has the name now")
 	case h.At != nil && len(q.page.Changes) == 0:
-		return nil, apierrors.NewNotFound(q.resource(), name)
+		none := apierrors.NewNotFound(q.resource(), name)
+		none.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: v1alpha1.NoState,
+			Message: "the object did not exist then"}}
+		return nil, none
 	}
-	return q.history(list, objects)
+	history, err := q.history(list, objects)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(history)
 }
 
 // right is what a user needs.
@@ -161,7 +179,7 @@ func (q *query) right(verb, subresource, name string) authorizer.AttributesRecor
 // namespace is that of the request. A namespace is in itself, as everywhere, but all of them are in
 // none.
 func (q *query) namespace() string {
-	if q.all() && q.info.Resource == "namespaces" {
+	if q.all() && q.info.APIGroup == "" && q.info.Resource == "namespaces" {
 		return ""
 	}
 	return q.info.Namespace
@@ -244,7 +262,8 @@ func momentOf(value string) (*storage.Moment, error) {
 		"such as 10m", value)
 }
 
-// list gives the request for the list to the next handler.
+// list gives the request for the list to the next handler. The limit is for lists of resources that
+// are not in a storage of ours.
 func (q *query) list(h *storage.History) (*objects, error) {
 	info := *q.info
 	info.Verb, info.Subresource, info.Name = "list", "", ""
@@ -255,16 +274,18 @@ func (q *query) list(h *storage.History) (*objects, error) {
 	info.Path = strings.TrimSuffix(info.Path, "/"+q.info.Name+"/"+Subresource)
 	ctx := storage.WithHistory(request.WithRequestInfo(unaudited{q.request.Context()}, &info), h)
 	r := q.request.Clone(ctx)
-	r.Method, r.URL = http.MethodGet, &url.URL{Path: info.Path}
-	r.RequestURI = info.Path
+	r.Method, r.URL = http.MethodGet, &url.URL{Path: info.Path, RawQuery: "limit=1"}
+	r.RequestURI = r.URL.RequestURI()
 	r.Header = http.Header{"Accept": {"application/json"}}
 	w := &recorder{header: http.Header{}}
 	q.next.ServeHTTP(w, r)
-	if w.status >= 300 {
+	switch {
+	case q.page == nil && (w.status == http.StatusNotFound || w.status == http.StatusMethodNotAllowed):
+		return nil, nil // nobody lists it, so the storage was not asked
+	case w.status >= 300:
 		q.refused = w
 		return nil, nil
-	}
-	if q.page == nil {
+	case q.page == nil:
 		return nil, nil
 	}
 	list := &objects{}

@@ -5,7 +5,6 @@ package history
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
@@ -82,6 +82,11 @@ func (c *client) connect() error {
 	if c.namespace, _, err = loaded.Namespace(); err != nil {
 		return err
 	}
+	return c.dial(config)
+}
+
+// dial makes the clients of a server.
+func (c *client) dial(config *rest.Config) error {
 	config.QPS = -1 // the server says when it is too much
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -206,7 +211,7 @@ func (c *client) page(ctx context.Context, t *target, parameters map[string]stri
 		return nil, err
 	}
 	page := &v1alpha1.ObjectHistory{}
-	if err := json.Unmarshal(data, page); err != nil || page.Kind != v1alpha1.Kind {
+	if err := utiljson.Unmarshal(data, page); err != nil || page.Kind != v1alpha1.Kind {
 		return nil, fmt.Errorf("the server answered with something else than a history of %s", t)
 	}
 	return page, nil
@@ -219,16 +224,20 @@ func (e errNoHistory) Error() string {
 	return fmt.Sprintf("the server serves no history of %s: start it with --enable-history", e.resource)
 }
 
-// explain tells a path that the server does not know from an object that was not there.
+// explain tells a path that the server does not know from an object that was not there. Servers of
+// custom resources answer both in the same words, so only the cause counts.
 func (t *target) explain(err error) error {
-	if apierrors.IsNotFound(err) && !strings.HasSuffix(err.Error(), fmt.Sprintf("%q not found", t.name)) {
+	if apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, v1alpha1.NoState) {
 		return errNoHistory{t.gvr.GroupResource().String()}
 	}
 	return err
 }
 
 // changes collects at least so many changes, 0 for all, the newest first, and all that is told of
-// them.
+// them. It leaves out Since if the log was not whole from there on when one of the pages was read.
+//
+// A page may be empty, and others follow: the server looks for earlier objects, in a part of the
+// log for each page. If there are changes, and not all are wanted, this is not waited for.
 func (c *client) changes(ctx context.Context, t *target, parameters map[string]string,
 	least int) (*v1alpha1.ObjectHistory, error) {
 	parameters["limit"] = "200"
@@ -243,14 +252,24 @@ func (c *client) changes(ctx context.Context, t *target, parameters map[string]s
 		}
 		if all == nil {
 			all = page
+			// On further pages, "10m" would be another moment.
+			for name, revision := range map[string]string{"since": page.Metadata.Since,
+				"until": page.Metadata.Until} {
+				if parameters[name] != "" && revision != "" {
+					parameters[name] = revision
+				}
+			}
 		} else {
 			all.Items = append(all.Items, page.Items...)
 			all.Metadata.Continue = page.Metadata.Continue
 			all.Metadata.Omitted = all.Metadata.Omitted || page.Metadata.Omitted
 			all.Oldest = page.Oldest
 		}
-		if parameters["continue"] = page.Metadata.Continue; page.Metadata.Continue == "" ||
-			least > 0 && len(all.Items) >= least {
+		if page.Metadata.Since == "" {
+			all.Metadata.Since = ""
+		}
+		enough := least > 0 && (len(all.Items) >= least || len(all.Items) > 0 && len(page.Items) == 0)
+		if parameters["continue"] = page.Metadata.Continue; page.Metadata.Continue == "" || enough {
 			return all, nil
 		}
 	}
@@ -327,7 +346,7 @@ func (c *client) table(ctx context.Context, t *target, revision, token string) (
 		return nil, err
 	}
 	table := &metav1.Table{}
-	return table, json.Unmarshal(data, table)
+	return table, utiljson.Unmarshal(data, table)
 }
 
 // unavailable tells whether a resource has nothing to tell, or not to this user.

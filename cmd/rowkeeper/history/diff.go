@@ -106,8 +106,8 @@ func (d *diffCommand) resource(ctx context.Context, out, errOut io.Writer, t *ta
 		return err
 	}
 	if all.Metadata.Since == "" {
-		return fmt.Errorf("the server's log of %s is whole from revision %s on only, which is after %s", t,
-			all.Oldest, d.from)
+		return fmt.Errorf("the server's log of %s is whole from revision %s on only, which is after %s: "+
+			"changes may be missing", t, all.Oldest, d.from)
 	}
 	if all.Metadata.Omitted {
 		fmt.Fprintf(errOut, "Objects of %s that do not exist any more are left out: to see them you "+

@@ -106,7 +106,7 @@ func (g *getCommand) list(ctx context.Context, out io.Writer, t *target, at stri
 			var cells []string
 			for _, i := range shown {
 				if i < len(r.Cells) {
-					cells = append(cells, fmt.Sprint(r.Cells[i]))
+					cells = append(cells, printable(fmt.Sprint(r.Cells[i])))
 				}
 			}
 			g.row(w, t, namespaceOf(r.Object.Raw), cells)

@@ -109,7 +109,10 @@ func (h *historyCommand) notes(w io.Writer, t *target, all *v1alpha1.ObjectHisto
 	case shown == 0 && !all.Metadata.Omitted:
 		fmt.Fprintf(w, "The database has no changes of %s.\n", t)
 	case shown < len(all.Items) || all.Metadata.Continue != "":
-		fmt.Fprintf(w, "There are older changes: give --limit.\n")
+		fmt.Fprintf(w, "There may be older changes: give --limit, or --limit=0 for all.\n")
+	case h.since != "" && all.Metadata.Since == "":
+		fmt.Fprintf(w, "The log is whole from revision %s on only, which is after %s: changes may be "+
+			"missing.\n", all.Oldest, h.since)
 	}
 	if all.Metadata.Omitted {
 		fmt.Fprintf(w, "Changes of earlier objects of the same name are left out: to see them you need "+
@@ -140,8 +143,8 @@ func (h *historyCommand) table(out io.Writer, t *target, changes []v1alpha1.Chan
 		if c.Earlier && t.name != "" {
 			verb += " (earlier object)"
 		}
-		row(c, c.Revision, c.Time.Local().Format("2006-01-02 15:04:05"), verb, dash(c.Manager),
-			summary(c))
+		row(c, c.Revision, c.Time.Local().Format("2006-01-02 15:04:05"), verb,
+			printable(dash(c.Manager)), printable(summary(c)))
 	}
 	return w.Flush()
 }
@@ -173,7 +176,7 @@ func (h *historyCommand) patches(ctx context.Context, out io.Writer, t *target, 
 		c := &shown[i]
 		fmt.Fprintf(out, "revision %s, %s: %s %s by %s", c.Revision,
 			c.Time.Local().Format("2006-01-02 15:04:05.000 -0700"), c.Verb, t.of(c.Namespace, c.Name),
-			dash(c.Manager))
+			printable(dash(c.Manager)))
 		fmt.Fprintln(out)
 		after := c.Object
 		before, known, err := h.before(ctx, t, c, all[i+1:])

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/pmezard/go-difflib/difflib"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -44,6 +46,22 @@ func checkFormat(format string, known ...string) error {
 	}
 	return server.UsageError{Err: fmt.Errorf("--output is one of %s, not %q", strings.Join(known, ", "),
 		format)}
+}
+
+// printable escapes what would move the cursor of a terminal, or end a cell of a table.
+func printable(text string) string {
+	if !strings.ContainsFunc(text, unicode.IsControl) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsControl(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
 }
 
 // lines is an object as a diff shows it: without what the server alone writes at each change.

@@ -34,12 +34,13 @@ func newUndoCommand() *cobra.Command {
 		Use:   "undo RESOURCE/NAME --to-revision REVISION",
 		Short: "Put an object back to what it was",
 		Long: "Undo writes an object as it was at a revision: its labels, its annotations, and all but " +
-			"its other metadata and its status. These stay as they are, and with them the finalizers and " +
-			"the owners. It first has the server try the write without doing it, and shows what would " +
-			"change. The write is one like any other: the server validates it, admits it, and refuses it " +
-			"if somebody has written the object since. An object that does not exist is created anew, " +
-			"without finalizers and owners, and has a new UID.\n\nA state whose stored version is no longer " +
-			"served cannot be written.",
+			"its other metadata and its status. These stay as they are, and with them the " +
+			"finalizers and the owners. It first has the server try the write without doing it, " +
+			"and shows what would change. The write is one like any other: the server validates " +
+			"it, admits it, and refuses it if somebody has written the object since. An object " +
+			"that does not exist is created anew, without finalizers and owners, and has a new " +
+			"UID. While another object has the name, the state of an earlier one is not " +
+			"written.\n\nA state whose stored version is no longer served cannot be written.",
 		Example: "  rowkeeper undo pipeline/hello --to-revision 1234",
 		Args:    someArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -86,6 +87,10 @@ func (u *undoCommand) run(ctx context.Context, out io.Writer, args []string) err
 	}
 	if err != nil {
 		return err
+	}
+	if current.GetUID() != old.GetUID() {
+		return fmt.Errorf("%s at revision %s was another object of this name, with the UID %s: it can be "+
+			"created anew when the one that exists is deleted", t, state.Revision, old.GetUID())
 	}
 	write := func(dryRun ...string) (*unstructured.Unstructured, error) {
 		return objects.Update(ctx, undone(current, old), metav1.UpdateOptions{DryRun: dryRun,

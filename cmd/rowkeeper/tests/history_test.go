@@ -127,7 +127,7 @@ func TestHistory(t *testing.T) {
 		good := h.Items[2].Revision
 		has(t, s.tells(t, jane, "history", "pl/walk"), broken.Revision, "joe", "spec.steps[0].command")
 		has(t, s.tells(t, jane, "history", "pl", "walk", "--patch", "--limit=2"), "-    - make",
-			"+    - \"false\"", "-  maxParallelRuns: 3", "There are older changes")
+			"+    - \"false\"", "-  maxParallelRuns: 3", "There may be older changes")
 		has(t, s.tells(t, jane, "get", "pl/walk", "--at", good), "- make", "maxParallelRuns: 3")
 		has(t, s.tells(t, jane, "get", "pipelines", "--at", good), "NAME", "walk")
 		has(t, s.tells(t, jane, "diff", "pl/walk", "--from", good), "-    - make", "+  maxParallelRuns: 4")
@@ -135,6 +135,11 @@ func TestHistory(t *testing.T) {
 			"at revision "+broken.Revision)
 		has(t, s.tells(t, admin, "diff", "--from", "1 hour ago"), "+kind: Pipeline",
 			"+kind: RoleBinding")
+
+		r := s.program(t, jane, "get", "pl/none", "--at=1s")
+		if r.code != 1 || !strings.Contains(r.stderr, "there was no pipelines.ci.rowkeeper.dev/none at 1s") {
+			t.Errorf("an object that never was is shown as %+v", r)
+		}
 
 		// A user who may not sees why.
 		for _, args := range [][]string{{"history", "pl/walk"}, {"get", "pl/walk", "--at=10s"},
@@ -145,7 +150,7 @@ func TestHistory(t *testing.T) {
 				t.Errorf("rowkeeper %q tells joe: %d %s", args, r.code, r.stderr)
 			}
 		}
-		r := s.program(t, jane, "history", "pipelines", "--all-namespaces")
+		r = s.program(t, jane, "history", "pipelines", "--all-namespaces")
 		if r.code != 1 || !strings.Contains(r.stderr, "at the cluster scope") {
 			t.Errorf("the history of all namespaces is told to jane: %d %s", r.code, r.stderr)
 		}
@@ -179,6 +184,10 @@ func TestHistory(t *testing.T) {
 			h.Items[0].Earlier || !h.Items[1].Earlier || h.Items[0].UID == broken.UID {
 			t.Errorf("after the undo of a deletion there are %q", got)
 		}
+		r = s.program(t, admin, "undo", "pl/walk", "--to-revision", good, "--yes")
+		if r.code != 1 || !strings.Contains(r.stderr, "was another object of this name") {
+			t.Errorf("the state of an earlier object is written into another one: %+v", r)
+		}
 		if h := s.history(t, jane, "pl/walk"); len(h.Items) != 1 || !h.Metadata.Omitted {
 			t.Errorf("jane is told %d changes", len(h.Items))
 		}
@@ -205,6 +214,11 @@ func TestHistory(t *testing.T) {
 		if len(h.Items) != 2 || !slices.Contains(h.Items[0].Changed, "spec.lit") ||
 			h.Items[1].Object["kind"] != "Lamp" {
 			t.Errorf("the history of a custom resource is %+v", h.Items)
+		}
+		s.tells(t, admin, "undo", "lamp/one", "--to-revision", h.Items[1].Revision, "--yes")
+		if serial := s.ok(t, "", "get", "lamp", "one", "-o", "jsonpath={.spec.serial} {.spec.lit}"); serial !=
+			"1234567890123456789 false" {
+			t.Errorf("after an undo, the serial is %s", serial)
 		}
 		if h = s.history(t, admin, "crd/lamps.home.example.com"); len(h.Items) < 2 {
 			t.Errorf("the history of a definition is %+v", h.Items)
@@ -244,16 +258,23 @@ spec:
       openAPIV3Schema:
         type: object
         properties:
-          spec: {type: object, properties: {lit: {type: boolean}}}
+          spec: {type: object, properties: {lit: {type: boolean}, serial: {type: integer}}}
 `
 
-const lamp = `{apiVersion: home.example.com/v1, kind: Lamp, metadata: {name: one}, spec: {lit: false}}`
+const lamp = `{apiVersion: home.example.com/v1, kind: Lamp, metadata: {name: one}, spec: {lit: false, serial: 1234567890123456789}}`
 
-// A server without the flag has no history, and says how to have one.
+// A server without the flag has no history, and says how to have one. That of custom resources
+// answers as if the object was not there.
 func TestNoHistory(t *testing.T) {
-	s := start(t, t.TempDir())
-	r := s.program(t, s.kubeconfig(), "history", "pipelines")
-	if r.code != 1 || !strings.Contains(r.stderr, "start it with --enable-history") {
-		t.Errorf("%+v", r)
+	s := start(t, t.TempDir(), "--enable-crds")
+	s.ok(t, definition, "apply", "-f", "-")
+	s.ok(t, "", "wait", "--for=condition=Established", "crd/lamps.home.example.com")
+	s.ok(t, lamp, "apply", "-f", "-")
+	for _, args := range [][]string{{"history", "pipelines"}, {"history", "lamp/one"},
+		{"get", "lamp/one", "--at=1s"}, {"get", "secret/none", "--at=1s"}} {
+		r := s.program(t, s.kubeconfig(), args...)
+		if r.code != 1 || !strings.Contains(r.stderr, "start it with --enable-history") {
+			t.Errorf("rowkeeper %q: %+v", args, r)
+		}
 	}
 }

@@ -12,6 +12,10 @@ const (
 	APIVersion = "history.rowkeeper.dev/v1alpha1"
 )
 
+// NoState is the cause in the details of a 404 that says that the object did not exist at the
+// moment. A 404 without it is of a server without a history of the resource.
+const NoState metav1.CauseType = "NoState"
+
 // ObjectHistory is a page of changes, the newest first.
 type ObjectHistory struct {
 	metav1.TypeMeta `json:",inline"`
@@ -31,8 +35,9 @@ type Metadata struct {
 	Continue string `json:"continue,omitempty"`
 	// Omitted: there are changes of earlier objects of the same name, which the user may not see.
 	Omitted bool `json:"omitted,omitempty"`
-	// Since and Until are the revisions that these parameters have led to. Since is left out if it
-	// is before Oldest.
+	// Since and Until are the revisions that these parameters have led to. Since is left out if
+	// compaction has passed it, so that changes after it may be missing. That may happen from page
+	// to page. Further pages should ask for the revisions of the first one.
 	Since string `json:"since,omitempty"`
 	Until string `json:"until,omitempty"`
 }
@@ -68,7 +73,9 @@ type Change struct {
 	// Changed are the paths of the fields that differ from the state before, without those of
 	// metadata.managedFields and metadata.resourceVersion. They are empty for a creation, a
 	// deletion, and an update of which the state before is gone. If there are more than 100, the
-	// last one is "…".
+	// last one is "…". A path of more than 256 bytes is cut off, and ends with "…". Between a
+	// state as it is stored and one in the requested version, nothing is compared: there is no
+	// manager and no path.
 	Changed []string `json:"changed"`
 
 	// AsStored: the stored version is served no more. The object is as it is stored.

@@ -3,6 +3,7 @@ package mvcc
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
@@ -80,20 +81,26 @@ type Past struct {
 }
 
 const (
-	// scanRows is how many revisions one statement scans, and scanPage how many a page does. The
-	// first statement for several keys scans firstScan for each row that is wanted, since most of
-	// what it scans may be theirs, and each further one twice as many.
-	firstScan = 4
-	scanRows  = 10_000
-	scanPage  = 20 * scanRows
-	// valuesOf is of how many rows the values are read at a time.
-	valuesOf = 50
+	// scanRows is how many revisions one statement scans at most, and scanPage how many a page
+	// does. The first statement for several keys scans firstScan for each row that is wanted,
+	// since most of what it scans may be theirs, and each further one twice as many. The first
+	// statement for an earlier object of one key scans firstOfKey, since all of what it scans may
+	// be that key's.
+	firstScan  = 4
+	firstOfKey = 100
+	scanRows   = 10_000
+	scanPage   = 20 * scanRows
+	// valuesOf is how many values are read at a time, at most.
+	valuesOf = 100
 	// longestWalk is how many rows of a key are walked to find the one in force at a moment.
 	longestWalk = 20 * contract.MaxChain
 )
 
 // ErrOtherEpoch refuses a place of a page from before a fence.
 var ErrOtherEpoch = errors.New("the history has changed since the first page")
+
+// ErrOtherPlace refuses a place that is not one of the key's past.
+var ErrOtherPlace = errors.New("the place is not one of this history")
 
 // ErrLongPast refuses to find a row that is behind too many others.
 var ErrLongPast = errors.New("too many rows are newer")
@@ -107,7 +114,8 @@ func (s *Engine) beginPast(ctx context.Context, place PastPlace) (contract.State
 	return st, err
 }
 
-// PastOf reads a page of the past of one key. Its errors are those of Get, and ErrOtherEpoch.
+// PastOf reads a page of the past of one key. Its errors are those of Get, ErrOtherEpoch, and
+// ErrOtherPlace.
 func (s *Engine) PastOf(ctx context.Context, key contract.Key, o PastOptions) (*Past, error) {
 	st, err := s.beginPast(ctx, o.Place)
 	if err != nil {
@@ -115,6 +123,9 @@ func (s *Engine) PastOf(ctx context.Context, key contract.Key, o PastOptions) (*
 	}
 	w, err := s.walk(ctx, key, o)
 	if err != nil {
+		return nil, err
+	}
+	if err := w.check(ctx); err != nil {
 		return nil, err
 	}
 	var rows []PastRow
@@ -180,6 +191,28 @@ func (s *Engine) walk(ctx context.Context, key contract.Key, o PastOptions) (*wa
 	return w, nil
 }
 
+// check refuses a place whose By is not the row of the key that has replaced its Row, and may not
+// have been swept. Whoever has the place may have made it up, and what follows takes a missing row
+// for damage.
+func (w *walk) check(ctx context.Context) error {
+	by := w.place.By
+	if by == 0 {
+		return nil
+	}
+	rows, st, err := w.s.changes(ctx, contract.ChangesQuery{Start: w.key, End: w.key + "\x00",
+		After: by - 1, Upto: by})
+	if err != nil {
+		return err
+	}
+	w.state = st
+	if by > st.Compacted && !slices.ContainsFunc(rows, func(r PastRow) bool {
+		return r.Prev == w.place.Row
+	}) {
+		return ErrOtherPlace
+	}
+	return nil
+}
+
 // next returns at most limit rows, none at the end, or where the budget ends.
 func (w *walk) next(ctx context.Context, limit int) ([]PastRow, error) {
 	if w.place.Below != 0 {
@@ -231,25 +264,27 @@ func (w *walk) next(ctx context.Context, limit int) ([]PastRow, error) {
 	return rows, nil
 }
 
-// scan looks for the newest row of the key below the place.
+// scan looks for the newest row of the key below the place. A piece that has it may have more rows
+// of the key, which the walk reads again. So pieces begin small, and all of them are charged.
 func (w *walk) scan(ctx context.Context) error {
-	for upto := w.place.Below - 1; upto > w.state.Compacted; {
+	piece := contract.Revision(firstOfKey)
+	for upto := w.place.Below - 1; upto > w.state.Compacted; piece = min(2*piece, scanRows) {
 		if w.budget <= 0 {
 			w.place = PastPlace{Below: upto + 1}
 			return nil
 		}
-		after := max(w.state.Compacted, upto-scanRows)
+		after := max(w.state.Compacted, upto-piece)
 		rows, st, err := w.s.changes(ctx, contract.ChangesQuery{Start: w.key, End: w.key + "\x00",
 			After: after, Upto: upto})
 		if err != nil {
 			return err
 		}
 		w.state = st
+		w.budget -= upto - after
 		if len(rows) > 0 {
 			w.place = PastPlace{Row: rows[0].ID()}
 			return nil
 		}
-		w.budget -= upto - after
 		upto = after
 	}
 	w.place = PastPlace{}
@@ -301,7 +336,7 @@ func (s *Engine) PastAt(ctx context.Context, key contract.Key, at contract.Revis
 			}
 			return p, nil
 		}
-		if walked += len(rows); walked >= longestWalk || len(rows) == 0 && w.budget <= 0 {
+		if walked += len(rows); walked >= longestWalk || len(rows) == 0 && w.place != (PastPlace{}) {
 			return nil, ErrLongPast
 		}
 		if len(rows) == 0 {
@@ -313,11 +348,19 @@ func (s *Engine) PastAt(ctx context.Context, key contract.Key, at contract.Revis
 	}
 }
 
-// PastIn reads a page of the past of the keys in [start, end), which are those of objects.
+// PastIn reads a page of the past of the keys in [start, end), which are those of objects. The
+// error is a *FutureRevisionError if a bound is above the head, ErrCompacted if Upto is below the
+// boundary of compaction, or as for PastOf.
 func (s *Engine) PastIn(ctx context.Context, start, end contract.Key, o PastOptions) (*Past, error) {
 	st, err := s.beginPast(ctx, o.Place)
 	if err != nil {
 		return nil, err
+	}
+	switch bound := max(o.After, o.Upto); {
+	case bound > st.Head.Revision:
+		return nil, &contract.FutureRevisionError{Revision: bound, Head: st.Head.Revision}
+	case o.Upto != 0 && o.Upto < st.Compacted:
+		return nil, contract.ErrCompacted
 	}
 	p := &Past{State: st}
 	upto := o.Upto
@@ -402,14 +445,14 @@ func (s *Engine) sortOut(ctx context.Context, p *Past, earlier bool) error {
 	return nil
 }
 
-// fill reads the values of a page's rows. It ends the page before a row where these have reached
-// ReadBytes, and takes from cut where the next page begins. It ends the past where a row was swept
-// in the meantime.
+// fill reads the values of a page's rows. It ends the page before a row that would have to be read
+// when these have reached ReadBytes, and takes from cut where the next page begins. It ends the
+// past where a row was swept in the meantime.
 func (s *Engine) fill(ctx context.Context, p *Past, cut func(i int) PastPlace) error {
 	v := &pastValues{s: s, p: p, found: map[contract.RowID]*contract.Row{}}
 	for i := range p.Rows {
 		r := &p.Rows[i]
-		if i > 0 && v.bytes >= contract.ReadBytes {
+		if i > 0 && v.bytes >= contract.ReadBytes && len(v.missing(i)) > 0 {
 			next := cut(i)
 			p.Rows, p.Next = p.Rows[:i], &next
 			return nil
@@ -456,22 +499,39 @@ type pastValues struct {
 	bytes int
 }
 
-// row returns a row that row i of the page needs, nil if it is not there. It is read with what the
-// rows after it need, and if that read ends at its bound before it has come to the row, alone.
+// missing are the values that row i of the page needs, and that were not read yet.
+func (v *pastValues) missing(i int) (ids []contract.RowID) {
+	r := &v.p.Rows[i]
+	if !r.Deleted && v.found[r.ID()] == nil {
+		ids = append(ids, r.ID())
+	}
+	if r.Prev != 0 && v.found[r.Prev] == nil {
+		ids = append(ids, r.Prev)
+	}
+	return ids
+}
+
+// batch are the values that row i needs, and of what the rows after it need, as many as come to
+// ReadBytes if they are as large as those that were read. So row 0 is read alone.
+func (v *pastValues) batch(i int) []contract.RowID {
+	ids, most := v.missing(i), 0
+	if n := len(v.found); n > 0 {
+		most = min(valuesOf, (contract.ReadBytes-v.bytes)/max(v.bytes/n, 1))
+	}
+	for i++; i < len(v.p.Rows) && len(ids) < most; i++ {
+		ids = append(ids, v.missing(i)...)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids) // a row names the one after it, which is there itself
+}
+
+// row returns a row that row i of the page needs, nil if it is not there. It is read in a batch,
+// and if that read ends at its bound before it has come to the row, alone.
 func (v *pastValues) row(ctx context.Context, id contract.RowID, i int) (*contract.Row, error) {
 	if row := v.found[id]; row != nil {
 		return row, nil
 	}
-	ids := []contract.RowID{}
-	for _, r := range v.p.Rows[i:min(i+valuesOf, len(v.p.Rows))] {
-		if !r.Deleted && v.found[r.ID()] == nil {
-			ids = append(ids, r.ID())
-		}
-		if r.Prev != 0 && v.found[r.Prev] == nil {
-			ids = append(ids, r.Prev)
-		}
-	}
-	for _, ids := range [][]contract.RowID{ids, {id}} {
+	for _, ids := range [][]contract.RowID{v.batch(i), {id}} {
 		var rows []contract.Row
 		st, err := v.s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 			rows, st, err = v.s.b.Values(ctx, ids)
@@ -482,8 +542,10 @@ func (v *pastValues) row(ctx context.Context, id contract.RowID, i int) (*contra
 		}
 		v.p.State = st
 		for i := range rows {
+			if v.found[rows[i].ID()] == nil {
+				v.bytes += len(rows[i].Value)
+			}
 			v.found[rows[i].ID()] = &rows[i]
-			v.bytes += len(rows[i].Value)
 		}
 		if row := v.found[id]; row != nil {
 			return row, nil

@@ -313,11 +313,111 @@ func TestPastOfLargeValues(t *testing.T) {
 		func(o mvcc.PastOptions) (*mvcc.Past, error) { return w.s.PastIn(t.Context(), "/a", "/b", o) },
 	} {
 		p, err := read(mvcc.PastOptions{Limit: 100})
-		if err != nil || len(p.Rows) == 0 || len(p.Rows) > 10 || p.Next == nil {
+		if err != nil || len(p.Rows) < 5 || len(p.Rows) > 10 || p.Next == nil {
 			t.Fatalf("a page of large values has %d rows, %v", len(p.Rows), err)
 		}
 		all, _, compacted := pages(t, 100, read)
 		w.check(all, w.of("/a"), compacted)
+	}
+}
+
+// TestPastOfMadeUpPlaces: a place that somebody has made up is refused, and is no damage.
+func TestPastOfMadeUpPlaces(t *testing.T) {
+	w := newPastWriter(t, inMemory(t))
+	for i := range 5 {
+		w.put("/a", fmt.Sprint(i))
+		w.put("/b", fmt.Sprint(i))
+	}
+	o := mvcc.PastOptions{Limit: 2, Earlier: true}
+	p, err := w.s.PastOf(t.Context(), "/a", o)
+	if err != nil || p.Next == nil || p.Next.By == 0 {
+		t.Fatalf("the page is %+v, %v", p, err)
+	}
+	place := *p.Next
+	for what, wrong := range map[string]mvcc.PastPlace{
+		"a row that never was":    {Epoch: place.Epoch, Row: 1_000_000, By: place.By},
+		"a replacement of others": {Epoch: place.Epoch, Row: place.Row, By: place.By + 1},
+		"one that never was":      {Epoch: place.Epoch, Row: place.Row, By: 1_000_000},
+		"the row of another key":  {Epoch: place.Epoch, Row: place.Row + 1, By: place.By + 1},
+	} {
+		o.Place = wrong
+		if p, err := w.s.PastOf(t.Context(), "/a", o); !errors.Is(err, mvcc.ErrOtherPlace) {
+			t.Errorf("%s: %+v, %v", what, p, err)
+		}
+	}
+	o.Place = place
+	if p, err = w.s.PastOf(t.Context(), "/a", o); err != nil || len(p.Rows) != 2 {
+		t.Errorf("the true place gives %+v, %v", p, err)
+	}
+}
+
+// scanning counts the rows that scans return.
+type scanning struct {
+	*memdb.Backend
+	rows int
+}
+
+func (b *scanning) Changes(ctx context.Context, q contract.ChangesQuery) ([]contract.Row,
+	contract.State, error) {
+	rows, st, err := b.Backend.Changes(ctx, q)
+	b.rows += len(rows)
+	return rows, st, err
+}
+
+// TestPastOfManyObjects: the way through many earlier objects of a name is bounded, and a page that
+// has come to the bound says where to go on.
+func TestPastOfManyObjects(t *testing.T) {
+	b := &scanning{Backend: memdb.New(t.Name(), time.Now).Open(contract.DriverOptions{})}
+	s, err := mvcc.Open(t.Context(), b, mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	w := &pastWriter{T: t, s: s, live: map[contract.Key]written{}, objects: map[contract.Key]int{}}
+	for i := range 2100 {
+		w.put("/a", fmt.Sprint(i))
+		w.del("/a")
+	}
+	if _, err := s.PastAt(t.Context(), "/a", w.written[0].revision, time.Time{},
+		true); !errors.Is(err, mvcc.ErrLongPast) || b.rows > 200_000 {
+		t.Errorf("the first object is found by %d rows, %v", b.rows, err)
+	}
+	b.rows = 0
+	rows, _, compacted := pages(t, 400, func(o mvcc.PastOptions) (*mvcc.Past, error) {
+		return s.PastOf(t.Context(), "/a", o)
+	})
+	if w.check(rows, w.of("/a"), compacted); b.rows > 300_000 {
+		t.Errorf("the scans have returned %d rows", b.rows)
+	}
+}
+
+// TestPastInBounds: a bound that nobody has written yet, or that compaction has passed, is refused.
+func TestPastInBounds(t *testing.T) {
+	w := newPastWriter(t, inMemory(t))
+	for i := range 5 {
+		w.put("/a", fmt.Sprint(i))
+	}
+	if err := w.s.Compact(t.Context(), w.written[2].revision); err != nil {
+		t.Fatal(err)
+	}
+	in := func(after, upto contract.Revision) error {
+		_, err := w.s.PastIn(t.Context(), "/", "0", mvcc.PastOptions{Limit: 10, After: after, Upto: upto})
+		return err
+	}
+	head, boundary := w.written[4].revision, w.written[2].revision
+	var future *contract.FutureRevisionError
+	for _, err := range []error{in(0, head+1), in(head+1, 0)} {
+		if !errors.As(err, &future) {
+			t.Errorf("a bound above the head gives %v", err)
+		}
+	}
+	if err := in(0, boundary-1); !errors.Is(err, contract.ErrCompacted) {
+		t.Errorf("a bound below the boundary gives %v", err)
+	}
+	for _, err := range []error{in(0, boundary), in(1, head), in(head, head)} {
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
 
