@@ -118,6 +118,94 @@ func TestPage(t *testing.T) {
 	})
 }
 
+// TestPageOfLargeNumbers: an integer that JavaScript would round is shown and written back as it
+// is. A browser that cannot keep it refuses.
+func TestPageOfLargeNumbers(t *testing.T) {
+	programPath(t, "chromium")
+	anyDatabase(t, func(t *testing.T, start func(string, ...string) *server) {
+		s := start(t.TempDir(), "--enable-crds", "--enable-history")
+		s.define(t, `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: meters.factory.example.com}
+spec:
+  group: factory.example.com
+  scope: Namespaced
+  names: {plural: meters, singular: meter, kind: Meter, listKind: MeterList}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          count: {type: integer, format: int64}
+          counts: {type: array, items: {type: integer, format: int64}}
+          limit: {type: integer, format: int64}
+          unit: {type: string}
+`, "meters.factory.example.com")
+		const numbers = `"count":1234567890123456789,` +
+			`"counts":[-9223372036854775807,9007199254740993],`
+		meter := func(limit, unit string) string {
+			return `{"apiVersion":"factory.example.com/v1","kind":"Meter",` +
+				`"metadata":{"name":"gas"},` + numbers +
+				`"limit":` + limit + `,"unit":"` + unit + `"}`
+		}
+		s.ok(t, meter("9007199254740993", "kWh"), "create", "-f", "-")
+		s.ok(t, meter("9007199254740992", "MWh"), "replace", "-f", "-")
+		holds := func(when, limit, unit string) {
+			t.Helper()
+			now := s.ok(t, "", "get", "--raw",
+				"/apis/factory.example.com/v1/namespaces/default/meters/gas")
+			limit, unit = `"limit":`+limit+`,`, `"unit":"`+unit+`"`
+			for _, want := range []string{numbers, limit, unit} {
+				if !strings.Contains(now, want) {
+					t.Errorf("%s the meter has no %s: %s", when, want, now)
+				}
+			}
+		}
+		holds("before the undo", "9007199254740992", "MWh")
+
+		b := openUI(t, s.kubeconfig())
+		b.goTo("#/history?group=factory.example.com&resource=meters&of=default&name=gas")
+		b.until(`document.querySelectorAll('.rows li').length === 2`)
+		// The numbers differ by one, and would be the same if they were rounded.
+		b.shows(".state .removed code", "limit: 9007199254740993")
+		b.shows(".state .added code", "limit: 9007199254740992")
+		b.click(".rows li:last-child")
+		for _, line := range []string{
+			"count: 1234567890123456789", "- -9223372036854775807", "- 9007199254740993",
+		} {
+			b.shows(".state .diff", line)
+		}
+		b.click(".state button.primary")
+		b.shows("dialog .removed code", "limit: 9007199254740992")
+		b.click("dialog button.primary")
+		b.until(`!document.querySelector('dialog')`)
+		b.until(`document.querySelectorAll('.rows li').length === 3`)
+		holds("after the undo", "9007199254740993", "kWh")
+
+		s.ok(t, "", "delete", "meter", "gas")
+		b.shows(".title", "not there now")
+		b.shows(".rows li", "delete")
+		b.click(".state button.primary")
+		b.shows("dialog h2", "Create gas")
+		b.click("dialog button.primary")
+		b.until(`!document.querySelector('dialog') && !document.querySelector('.title .badge')`)
+		holds("created anew,", "9007199254740993", "kWh")
+
+		// An older browser.
+		b.click(".rows li:nth-child(2)")
+		b.do(chromedp.Evaluate[chromedp.Void]("void (delete JSON.rawJSON)"))
+		b.click(".state button.primary")
+		b.shows("dialog .problem .said", "rowkeeper undo")
+		holds("after a refusal", "9007199254740993", "kWh")
+		b.click("dialog footer button:first-child")
+		s.ok(t, "", "label", "meter", "gas", "a=b")
+		b.shows("main .problem .said", "rowkeeper undo")
+	})
+}
+
 // TestPageRefused: whoever may not see a history is told which right is missing, and sees it when
 // the right is there.
 func TestPageRefused(t *testing.T) {

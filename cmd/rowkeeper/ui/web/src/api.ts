@@ -130,8 +130,30 @@ async function ask(path: string, asked: Asked = {}): Promise<Response> {
   throw new Failure(answer.status, status.message || answer.statusText, status.reason)
 }
 
+declare global {
+  interface JSON { // older browsers lack both
+    rawJSON?(source: string): object
+    isRawJSON?(value: unknown): boolean
+  }
+}
+
+// exact keeps the text of a number that JavaScript would show or write in another way.
+function exact(_: string, value: unknown, context?: { source: string }): unknown {
+  if (typeof value !== 'number') return value
+  if (JSON.rawJSON) return String(value) === context!.source ? value : JSON.rawJSON(context!.source)
+  if (Number.isInteger(value) && !Number.isSafeInteger(value)) {
+    throw new Failure(-1, 'this browser would round a large number; ' +
+      'use a newer browser, or "rowkeeper history" and "rowkeeper undo"')
+  }
+  return value
+}
+
+async function parsed(answer: Response) {
+  return JSON.parse(await answer.text(), exact)
+}
+
 async function json<T>(path: string, asked: Asked = {}): Promise<T> {
-  return (await ask('/server' + path, asked)).json()
+  return parsed(await ask('/server' + path, asked))
 }
 
 export async function about(): Promise<About> {
@@ -260,7 +282,7 @@ export async function write(method: 'PUT' | 'POST', at: string, body: KubeObject
   if (dryRun) query.set('dryRun', 'All')
   const answer = await ask(`/server${at}?${query}`, { method, body })
   const warnings = [...(answer.headers.get('Warning') ?? '').matchAll(/299 \S+ "((?:[^"\\]|\\.)*)"/g)]
-  return { object: await answer.json(), warnings: warnings.map((w) => w[1].replace(/\\(.)/g, '$1')) }
+  return { object: await parsed(answer), warnings: warnings.map((w) => w[1].replace(/\\(.)/g, '$1')) }
 }
 
 // may asks whether the user has a right; null if the server does not tell.

@@ -1,5 +1,5 @@
 import { render } from 'preact'
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { about as askAbout, beginSession, Failure, kinds as askKinds, page, path, same, type About, type Kind } from './api'
 import { Changes } from './changes'
 import { place as placeOf, useCollection } from './collection'
@@ -37,7 +37,8 @@ function link(place: Place): string {
 
 function usePlace(): [Place, (to: Partial<Place>, replace?: boolean) => void] {
   const [place, set] = useState(read)
-  useEffect(() => {
+  // An effect after the painting would miss a change that comes before it.
+  useLayoutEffect(() => {
     const moved = () => set(read())
     addEventListener('hashchange', moved)
     return () => removeEventListener('hashchange', moved)

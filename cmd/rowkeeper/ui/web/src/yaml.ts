@@ -20,7 +20,7 @@ function block(value: unknown, indent: string, lines: string[]) {
       lines.push(`${indent}${head} |${first}${ends === 0 ? '-' : ends === 1 ? '' : '+'}`)
       for (const line of text.split('\n')) lines.push(line && `${indent}  ${line}`)
       for (let n = 1; n < ends; n++) lines.push('')
-    } else if (v === null || typeof v !== 'object') {
+    } else if (v === null || typeof v !== 'object' || JSON.isRawJSON?.(v)) {
       lines.push(`${indent}${head} ${scalar(v)}`)
     } else if (Object.keys(v).length === 0) {
       lines.push(`${indent}${head} ${Array.isArray(v) ? '[]' : '{}'}`)
