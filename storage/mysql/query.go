@@ -62,8 +62,8 @@ func beginQuery(ctx context.Context, db *sql.DB, q contract.Query) ([]string, er
 	if !f.tidb {
 		return append(first, "START TRANSACTION READ ONLY"), nil
 	}
-	// TiDB promises no such transaction. Nobody can write to the past, which is that of a time stamp,
-	// as the clocks of the servers are others.
+	// TiDB promises no such transaction. Nobody can write to the past, which is that of a time
+	// stamp, as the clocks of the servers are others.
 	return append(first, "START TRANSACTION", "SET @rowkeeper_ts = @@tidb_current_ts", "ROLLBACK",
 		"SET SESSION tidb_snapshot = @rowkeeper_ts"), nil
 }
