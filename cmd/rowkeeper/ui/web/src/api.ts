@@ -253,8 +253,9 @@ export async function* watch(at: string, from: string, signal: AbortSignal): Asy
   }
 }
 
-// readHistory reads a page of the history of an object, or of a collection. A page may have few items
-// or none, and a next one all the same: so it is read on until there are as many as were asked for.
+// readHistory reads a page of the history of an object, or of a collection. A page may have few
+// items or none, and a next one all the same: so it is read on until there are as many as were
+// asked for.
 export async function readHistory(at: string, limit: number, query: Record<string, string>,
   signal?: AbortSignal): Promise<History> {
   const items: Change[] = []

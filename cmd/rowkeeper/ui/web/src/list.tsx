@@ -22,7 +22,8 @@ export function List({ collection, filter, selected, showNamespace, label, onSel
   const entries = useMemo(
     () => (text ? collection.entries.filter((e) => e.name.includes(text)) : collection.entries),
     [collection, collection.entries, collection.changes, text])
-  // A filter has to see all names. Without one, the places of the rows that are not loaded are there.
+  // A filter has to see all names. Without one, the places of the rows that are not loaded are
+  // there.
   const count = text ? entries.length : collection.total
   const from = Math.max(0, Math.floor(top / height) - 8)
   const to = Math.min(count, Math.ceil((top + room) / height) + 8)

@@ -1,5 +1,5 @@
-// Sample is what /metrics says at a moment: the sums of all label sets of a name, and for histograms
-// the counts below each bound.
+// Sample is what /metrics says at a moment: the sums of all label sets of a name, and for
+// histograms the counts below each bound.
 export interface Sample {
   at: number // milliseconds
   values: Map<string, number>

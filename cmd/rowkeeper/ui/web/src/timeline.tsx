@@ -53,7 +53,8 @@ interface Loaded {
 const pageSize = 50
 const none: Loaded = { items: [], token: '', omitted: false }
 
-// useHistory follows the history of an object. version is another one when the object may have changed.
+// useHistory follows the history of an object. version is another one when the object may have
+// changed.
 function useHistory(kind: Kind, namespace: string, name: string, version: string) {
   const at = path(kind, namespace, name)
   const [loaded, set] = useState(none)
@@ -122,7 +123,8 @@ export function Timeline({ kind, namespace, name, version, at, onAt, tell }: Sho
   const selected = items[index]
   const last = items.length - 1
 
-  // What stands before the last row that is loaded, and a row that a link names, are on older pages.
+  // What stands before the last row that is loaded, and a row that a link names, are on older
+  // pages.
   useEffect(() => {
     if (items.length > 0 && (found < 0 || index === last)) older()
   }, [items, found, index, token, busy])

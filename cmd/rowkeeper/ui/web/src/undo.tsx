@@ -4,9 +4,9 @@ import { Diff, lines } from './diff'
 import { Problem } from './problem'
 import { ago } from './time'
 
-// restored is what an undo writes: the old labels, annotations and content. Of an object that lives,
-// the name, the UID, the status, finalizers, owners and managed fields stay. One that is gone is
-// created anew.
+// restored is what an undo writes: the old labels, annotations and content. Of an object that
+// lives, the name, the UID, the status, finalizers, owners and managed fields stay. One that is
+// gone is created anew.
 export function restored(old: KubeObject, live: KubeObject | null): KubeObject {
   const { apiVersion, kind, metadata, status: _, ...content } = old
   if (!live) {
