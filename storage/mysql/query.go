@@ -59,11 +59,8 @@ func beginQuery(ctx context.Context, db *sql.DB, q contract.Query) ([]string, er
 		limit = fmt.Sprintf("SET SESSION max_statement_time = %f", q.Timeout.Seconds())
 	}
 	first := []string{limit, "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ANSI_QUOTES'"}
-	if !f.tidb {
-		return append(first, "START TRANSACTION READ ONLY"), nil
+	if f.tidb { // it promises no transaction that only reads; this one is never committed
+		return append(first, "START TRANSACTION"), nil
 	}
-	// TiDB promises no such transaction. Nobody can write to the past, which is that of a time
-	// stamp, as the clocks of the servers are others.
-	return append(first, "START TRANSACTION", "SET @rowkeeper_ts = @@tidb_current_ts", "ROLLBACK",
-		"SET SESSION tidb_snapshot = @rowkeeper_ts"), nil
+	return append(first, "START TRANSACTION READ ONLY"), nil
 }
