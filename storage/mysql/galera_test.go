@@ -206,10 +206,18 @@ func testGaleraTurns(t *testing.T, c *cluster) {
 		"CREATE DATABASE turns"); err != nil {
 		t.Fatal(err)
 	}
-	begins := make(chan string, len(c.nodes))
+	var urls []string
+	for _, n := range c.nodes {
+		url := strings.TrimSuffix(n.url, "store") + "turns"
+		db := admin(t, url)
+		eventually(t, "a node to have the database", func() bool {
+			return db.PingContext(t.Context()) == nil
+		})
+		urls = append(urls, url)
+	}
+	begins := make(chan string, len(urls))
 	for _, turn := range []time.Duration{time.Millisecond, time.Hour} {
-		for _, n := range c.nodes {
-			url := strings.TrimSuffix(n.url, "store") + "turns"
+		for _, url := range urls {
 			go func() {
 				if err := mysql.LetFirstNode(t.Context(), url, options(t), turn); err != nil {
 					t.Error(err)
@@ -217,7 +225,7 @@ func testGaleraTurns(t *testing.T, c *cluster) {
 				begins <- url
 			}()
 		}
-		for i := range c.nodes {
+		for i := range urls {
 			url := <-begins
 			if turn == time.Hour && i == 0 {
 				if _, err := mysql.Driver.Migrate(t.Context(), url, options(t)); err != nil {
