@@ -262,11 +262,11 @@ func itoa[T ~int64 | ~uint64](n T) string { return strconv.FormatInt(int64(n), 1
 
 func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	limit := wait.ForeverTestTimeout
-	if _, ok := t.(*testing.B); ok {
-		limit = time.Hour // it may have any number of objects
+	limit, pause := wait.ForeverTestTimeout, time.Millisecond
+	if _, ok := t.(*testing.B); ok { // it may have any number of objects, and is not to be disturbed
+		limit, pause = time.Hour, 100*time.Millisecond
 	}
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, limit, true,
+	err := wait.PollUntilContextTimeout(t.Context(), pause, limit, true,
 		func(context.Context) (bool, error) { return done(), nil })
 	if err != nil {
 		t.Fatalf("waiting for %s: %v", what, err)

@@ -259,7 +259,7 @@ func Statements(store int, keys int64) []Statement {
 		{"update indexes", fmt.Sprintf(updateIndexes, 1, "'x'"), nil, 1},
 		{"entries", fmt.Sprintf(selectEntries, keyList(names)), nil, many},
 		{"entries of rows", fmt.Sprintf(selectEntriesOf, keyList(names)), nil, many},
-		{"update entries", fmt.Sprintf(updateEntries, "'x'", keyList(names[:1])), nil, 1},
+		{"update entries", fmt.Sprintf(updateEntries, entryRows(rows)), nil, 3 * many},
 		{"delete entries", fmt.Sprintf(deleteEntries, entryRows(rows)), nil, 2 * many},
 		{"drop entries", fmt.Sprintf(dropEntries, "x'00000001'", "x'00000002'", many), nil, many},
 		{"erase entries", fmt.Sprintf(eraseEntries, many), nil, many},

@@ -240,8 +240,7 @@ func (w *working) Reindex(keys []contract.Reindexed) error {
 	}); err != nil {
 		return err
 	}
-	var gone, added []entryRow
-	second := w.b.text()
+	var gone, added, updated []entryRow // a row of updated has all entries of its key, packed
 	for _, k := range keys {
 		if before[k.Key].id != k.ID {
 			continue
@@ -250,17 +249,17 @@ func (w *working) Reindex(keys []contract.Reindexed) error {
 		if gone, added = entryChanges(gone, added, k.Key, before[k.Key].entries, k.Entries); n == len(gone)+len(added) {
 			continue
 		}
-		packed := "NULL"
+		u := entryRow{key: k.Key}
 		if len(k.Entries) > 0 {
-			var t text
-			t.hex(contract.PackEntries(k.Entries))
-			packed = t.String()
+			u.entry = contract.Entry(contract.PackEntries(k.Entries))
 		}
-		second.statement(updateEntries, packed, keyList([]contract.Key{k.Key}))
+		updated = append(updated, u)
 	}
-	if len(gone)+len(added) == 0 {
+	if len(updated) == 0 {
 		return nil
 	}
+	second := w.b.text()
+	second.statement(updateEntries, entryRows(updated))
 	second.writeEntries(gone, added)
 	return w.send(&second, nil)
 }

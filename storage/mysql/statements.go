@@ -602,11 +602,11 @@ SELECT l.key, l.entries, l.revision
 FROM rowkeeper_live l FORCE INDEX (PRIMARY)
 WHERE l.store = $store AND l.key IN (%s)`
 
-// updateEntries finds a live row by primary key.
+// updateEntries finds live rows by primary key. The rows of entries and keys stand for %s.
 const updateEntries = `
-UPDATE rowkeeper_live l
-SET l.entries = %s
-WHERE l.store = $store AND l.key = %s`
+UPDATE (%s) d
+STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = d.value
+SET l.entries = d.entry`
 
 // insertEntries is followed by rows. Those that are there stay as they are.
 const insertEntries = `

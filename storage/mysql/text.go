@@ -173,13 +173,18 @@ func keyRows(keys []contract.Key) string { return rows(keys, (*text).key) }
 // revisionRows writes a table with the column value.
 func revisionRows[T ~int64](revisions []T) string { return rows(revisions, revision[T]) }
 
-// entryRows writes a table with the columns entry and value, which is the key.
+// entryRows writes a table with the columns entry, NULL if there is none, and value, which is the
+// key.
 func entryRows(rows []entryRow) string {
 	var t text
 	t.WriteString("SELECT NULL AS entry, NULL AS value")
 	for _, r := range rows {
 		t.WriteString(" UNION ALL SELECT ")
-		t.binary([]byte(r.entry))
+		if r.entry == "" {
+			t.WriteString("NULL")
+		} else {
+			t.binary([]byte(r.entry))
+		}
 		t.WriteByte(',')
 		t.key(r.key)
 	}
