@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/document"
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/object"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/runner"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/target"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/workload"
@@ -65,6 +66,7 @@ type options struct {
 	mysqld             string
 	against, beside    string
 	pairs              int
+	object             object.Shape
 	fresh, reportOnly  bool
 	list               bool
 }
@@ -80,6 +82,10 @@ func parse(args []string) (options, error) {
 	f.DurationVar(&o.duration, "duration", 10*time.Second,
 		"how long each measured phase lasts that has no size of its own")
 	f.Float64Var(&o.scale, "scale", 1, "factor for the sizes of lines, for a quick look")
+	f.IntVar(&o.object.Bytes, "bytes", object.Usual.Bytes, "size of the objects as JSON; those of "+
+		"more than 4,096 are like the pods of a cluster")
+	f.BoolVar(&o.object.Protobuf, "protobuf", false, "store the objects as protobuf, as "+
+		"kube-apiserver does, instead of JSON")
 	f.StringVar(&o.results, "results", "results.jsonl", "file of results; runs that it holds are "+
 		"not repeated")
 	f.BoolVar(&o.fresh, "fresh", false, "forget the results that the file holds")
@@ -113,7 +119,7 @@ func parse(args []string) (options, error) {
 	if o.rounds < 1 || o.duration <= 0 || o.scale <= 0 || o.scale > 1 {
 		return o, errors.New("-rounds and -duration must be positive, -scale above 0 and at most 1")
 	}
-	return o, nil
+	return o, object.Use(o.object)
 }
 
 func bench(ctx context.Context, o options) (err error) {
@@ -150,7 +156,7 @@ func bench(ctx context.Context, o options) (err error) {
 		return err
 	}
 	run := runner.Run{Commit: runner.Commit(o.root), Duration: o.duration, Scale: o.scale,
-		Rounds:  o.rounds,
+		Object: o.object, Rounds: o.rounds,
 		Command: command(), Date: time.Now().UTC().Truncate(time.Second), Machine: machine}
 	if err := results.Begin(run); err != nil {
 		return err
@@ -271,7 +277,8 @@ func (o options) plan() (runner.Plan, error) {
 			return p, fmt.Errorf("target %s needs %s, which is not installed", t.Name(), missing)
 		}
 	}
-	p.Template = runner.Job{Programs: programs, Duration: o.duration, Scale: o.scale}
+	p.Template = runner.Job{Programs: programs, Duration: o.duration, Scale: o.scale,
+		Object: o.object}
 	if o.profile != "" {
 		if p.Template.Profiles, err = filepath.Abs(o.profile); err != nil {
 			return p, err

@@ -41,7 +41,7 @@ func writeRun(b *strings.Builder, run runner.Run, f figures) {
 	fmt.Fprintf(b, "- appending 4 KiB and making it durable (fdatasync): p50 %s ms, p99 %s ms\n",
 		number(m.SyncP50), number(m.SyncP99))
 	fmt.Fprintf(b,
-		"- objects of 1,024 bytes of JSON; measured phases of %s; medians over the rounds (up to %d); ratios are medians of the ratios to etcd in the same round\n", run.Duration, run.Rounds)
+		"- %s; measured phases of %s; medians over the rounds (up to %d); ratios are medians of the ratios to etcd in the same round\n", run.Object, run.Duration, run.Rounds)
 	if run.Scale != 1 {
 		fmt.Fprintf(b,
 			"- **sizes are scaled by %g: this is no result, only a look at the bench**\n",

@@ -1,5 +1,5 @@
 // Package object makes the objects that the bench writes: pods of the example API in
-// k8s.io/apiserver, of 1,024 bytes each as JSON.
+// k8s.io/apiserver. They have 1,024 bytes of JSON, or what [Use] says.
 package object
 
 import (
@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/apis/example/install"
@@ -21,8 +22,44 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// Size is how many bytes the stored form of every object has.
-const Size = 1024
+// Shape is how objects are stored.
+type Shape struct {
+	// Bytes is the size of an object as JSON. Up to 4,096, all have exactly this size, and most of
+	// it is text that does not compress. Larger ones have nearly this size, and what the objects of
+	// a cluster have: see document.go.
+	Bytes int
+	// Protobuf is how kube-apiserver stores its own kinds. Others are stored as JSON.
+	Protobuf bool
+}
+
+func (s Shape) String() string {
+	form := "JSON"
+	if s.Protobuf {
+		form = "protobuf"
+	}
+	return fmt.Sprintf("objects of %d bytes of JSON, stored as %s", s.Bytes, form)
+}
+
+// Usual is the shape of objects unless something else is asked for.
+var Usual = Shape{Bytes: 1024}
+
+// used is the shape that counts.
+var used = Usual
+
+// Use has objects of a shape made from now on. It is called before anything else.
+func Use(s Shape) error {
+	if s.Bytes < 512 || s.Bytes > 1<<20 {
+		return fmt.Errorf("objects of %d bytes cannot be made: name 512 to %d", s.Bytes, 1<<20)
+	}
+	used = s
+	return nil
+}
+
+// Bytes is how large objects are.
+func Bytes() int { return used.Bytes }
+
+// paddedUpTo is the size of the largest objects that are filled up with text without meaning.
+const paddedUpTo = 4096
 
 const (
 	namespace = "bench"
@@ -36,16 +73,33 @@ const (
 // Resource names the objects in errors and metrics.
 var Resource = schema.GroupResource{Group: example.GroupName, Resource: "pods"}
 
-// Codec stores the objects as JSON of version v1.
-var Codec = func() runtime.Codec {
+var scheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	return serializer.NewCodecFactory(scheme).LegacyCodec(examplev1.SchemeGroupVersion)
+	return scheme
 }()
 
+// asJSON stores the objects as JSON of version v1.
+var asJSON = serializer.NewCodecFactory(scheme).LegacyCodec(examplev1.SchemeGroupVersion)
+
+// Codec stores the objects in version v1.
+func Codec() runtime.Codec {
+	if !used.Protobuf {
+		return asJSON
+	}
+	s := protobuf.NewSerializer(scheme, scheme)
+	return serializer.NewCodecFactory(scheme).CodecForVersions(s, s, examplev1.SchemeGroupVersion,
+		runtime.InternalGroupVersioner)
+}
+
 // New makes an object. Names have up to 24 characters.
-func New(name string) *example.Pod { return padded(name, pad(name)) }
+func New(name string) *example.Pod {
+	if used.Bytes > paddedUpTo {
+		return document(name)
+	}
+	return padded(name, pad(name))
+}
 
 func padded(name, text string) *example.Pod {
 	return &example.Pod{
@@ -114,7 +168,7 @@ var noise = sync.OnceValue(func() string {
 // overhead is the size of an object without a name and padding.
 var overhead = sync.OnceValue(func() int {
 	const name = "n" // an empty one would be left out
-	data, err := runtime.Encode(Codec, padded(name, ""))
+	data, err := runtime.Encode(asJSON, padded(name, ""))
 	utilruntime.Must(err)
 	return len(data) - len(name)
 })
@@ -122,11 +176,11 @@ var overhead = sync.OnceValue(func() int {
 // pad returns the text that fills up an object of this name; objects with different names mostly
 // have different ones.
 func pad(name string) string {
-	length := Size - overhead() - len(name)
+	length := used.Bytes - overhead() - len(name)
 	var sum uint32
 	for i := range len(name) {
 		sum = sum*31 + uint32(name[i])
 	}
-	from := int(sum) % (len(noise()) - Size)
+	from := int(sum) % (len(noise()) - used.Bytes)
 	return noise()[from : from+length]
 }

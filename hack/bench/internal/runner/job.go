@@ -5,6 +5,7 @@ package runner
 import (
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/object"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/target"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/workload"
 )
@@ -19,6 +20,8 @@ type Job struct {
 	Programs target.Programs
 	Duration time.Duration
 	Scale    float64
+	// Object is the shape of all objects.
+	Object object.Shape
 	// Profiles, if not empty, is a directory for profiles of the client's process.
 	Profiles string
 }

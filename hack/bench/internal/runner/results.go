@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/object"
 )
 
 // Run is how the results of one file were made. All have to be made in the same way, or they could
@@ -18,6 +20,7 @@ type Run struct {
 	Commit   string        `json:"commit"`
 	Duration time.Duration `json:"duration"`
 	Scale    float64       `json:"scale"`
+	Object   object.Shape  `json:"object"`
 	// Rounds and Command are those of the last run that added to the file.
 	Rounds  int       `json:"rounds"`
 	Command string    `json:"command"`
@@ -28,6 +31,7 @@ type Run struct {
 // same says whether results of both may stand in one file.
 func (r Run) same(other Run) bool {
 	return r.Commit == other.Commit && r.Duration == other.Duration && r.Scale == other.Scale &&
+		r.Object == other.Object &&
 		r.Machine.CPU == other.Machine.CPU && r.Machine.Cores == other.Machine.Cores &&
 		r.Machine.FileSystem == other.Machine.FileSystem
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/object"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/target"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/workload"
 )
@@ -54,6 +55,9 @@ func run(ctx context.Context, job Job, progress func(string, ...any)) (_ *Result
 	}
 	targets, err := target.Find([]string{job.Target})
 	if err != nil {
+		return nil, err
+	}
+	if err := object.Use(job.Object); err != nil {
 		return nil, err
 	}
 	line, t := lines[0], targets[0]

@@ -161,7 +161,7 @@ func dialEtcd(_ context.Context, address string, _ DialOptions) (Client, error) 
 }
 
 func (c *etcdDialed) Store(prefix string) (storage.Interface, func(), error) {
-	config := storagebackend.NewDefaultConfig("/registry", object.Codec)
+	config := storagebackend.NewDefaultConfig("/registry", object.Codec())
 	config.Transport.ServerList = []string{c.address}
 	config.CompactionInterval = 0
 	s, destroy, err := factory.Create(*config.ForResource(object.Resource), object.Empty,

@@ -74,7 +74,7 @@ func (c *rowkeeperDialed) Close() error {
 
 func (c *rowkeeperDialed) Store(prefix string) (apistorage.Interface, func(), error) {
 	return c.store.Resource(storage.ResourceConfig{
-		Codec:          object.Codec,
+		Codec:          object.Codec(),
 		NewFunc:        object.Empty,
 		ResourcePrefix: prefix,
 		GroupResource:  object.Resource,

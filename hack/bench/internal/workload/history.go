@@ -145,7 +145,7 @@ func history(size int) func(context.Context, *Bench) (Metrics, error) {
 			"create_time_growth": fresh.create.Throughput() / grown.create.Throughput(),
 			"list_cpu_growth":    grown.list.CPUPerOperation() / fresh.list.CPUPerOperation(),
 			"list_time_growth":   fresh.list.Throughput() / grown.list.Throughput(),
-			"disk":               float64(large-small) / float64(n) / object.Size,
+			"disk":               float64(large-small) / float64(n) / float64(object.Bytes()),
 			"disk_bytes":         float64(large),
 			"throughput":         load.Throughput(),
 		}, nil

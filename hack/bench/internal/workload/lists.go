@@ -38,6 +38,8 @@ func listLines() []Line {
 		{Key: "time", Title: "time of all pages", Unit: "ms", Lower: true},
 	}
 	return []Line{
+		{Name: "list5k", Work: "whole list of 5,000 objects, raw", Measures: whole,
+			Run: wholeList(5_000)},
 		{Name: "list10k", Work: "whole list of 10,000 objects, raw", Measures: whole,
 			Run: wholeList(10_000)},
 		{Name: "list100k", Work: "whole list of 100,000 objects, raw", Measures: whole,

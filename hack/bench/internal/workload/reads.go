@@ -73,7 +73,7 @@ func watchCache(ctx context.Context, store storage.Interface) (storage.Interface
 		GetAttrsFunc:        object.Attributes,
 		NewFunc:             object.Empty,
 		NewListFunc:         object.EmptyList,
-		Codec:               object.Codec,
+		Codec:               object.Codec(),
 	})
 	if err != nil {
 		return nil, nil, err

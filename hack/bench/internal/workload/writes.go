@@ -123,7 +123,7 @@ func single(ctx context.Context, b *Bench) (m Metrics, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, committer.Close()) }()
-	value := make([]byte, object.Size)
+	value := make([]byte, object.Bytes())
 	var id int64
 	half := *b
 	half.Duration /= 2
