@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -105,7 +106,9 @@ func (r *objectStore) list(ctx context.Context, key string, opts apistorage.List
 			}
 			revision, counted = chunk.Revision, chunk.Count
 			if chunk.More && in.limit == 0 {
-				r.makeRoom(ctx, items, in, len(chunk.KVs))
+				if err := r.makeRoom(ctx, items, in, len(chunk.KVs)); err != nil {
+					return err
+				}
 			}
 		}
 		taken, err := items.add(ctx, chunk.KVs)
@@ -114,6 +117,9 @@ func (r *objectStore) list(ctx context.Context, key string, opts apistorage.List
 		}
 		if taken > 0 {
 			last = chunk.KVs[taken-1].Key
+		}
+		if in.limit == 0 && r.tooMany(items.len()) {
+			return r.tooManyError()
 		}
 		passed += int64(taken)
 		more = chunk.More || taken < len(chunk.KVs)
@@ -292,14 +298,28 @@ func (r *objectStore) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.
 // makeRoom gives the items of a whole list their room at once, after its first rows: while a long
 // slice grows, it is there twice, and is copied again and again. Counting costs about a hundredth
 // of reading. The count may differ from the number of rows that are read, and if it fails, the
-// slice grows.
-func (r *objectStore) makeRoom(ctx context.Context, items *items, in listRange, rows int) {
+// slice grows. If there are too many objects for a list without a limit, they are not read.
+func (r *objectStore) makeRoom(ctx context.Context, items *items, in listRange, rows int) error {
 	if !items.everyone {
-		return
+		return nil
 	}
-	if n, err := r.mvcc.Count(ctx, in.from, in.end); err == nil {
+	n, err := r.mvcc.Count(ctx, in.from, in.end)
+	if err == nil && in.at == 0 && r.tooMany(int(n)) {
+		return r.tooManyError()
+	}
+	if err == nil {
 		items.slice.Grow(max(int(n), rows))
 	}
+	return nil
+}
+
+// tooMany tells whether a list without a limit cannot have n objects.
+func (r *objectStore) tooMany(n int) bool { return r.maxUnpaged > 0 && n > r.maxUnpaged }
+
+func (r *objectStore) tooManyError() error {
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the list would have more than %d %s: "+
+		"ask for pages of it by a limit (kubectl: --chunk-size), select fewer, or watch with "+
+		"sendInitialEvents", r.maxUnpaged, r.name.Resource))
 }
 
 func valueBytes(kvs []mvcc.KeyValue) (n int) {

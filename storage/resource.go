@@ -83,6 +83,8 @@ type objectStore struct {
 	// rowBytes is how large the rows of the last list's last chunk were.
 	rowBytes atomic.Int64
 	progress progress
+	// maxUnpaged is how many objects a list without a limit may have, 0 for any number.
+	maxUnpaged int
 	// attributes tell the fields of an object, nil if nothing does.
 	attributes apistorage.AttrFunc
 	// unindexed tells why the resource cannot have an index, "" if it can, and unindexedFields why

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/generic"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
@@ -57,6 +59,10 @@ type RESTOptions struct {
 	// resources.
 	DisableWatchCache     bool
 	WatchCacheDisabledFor []schema.GroupResource
+	// MaxUnpagedList is how many objects a list without a limit may have, of resources without a
+	// watch cache. One that has more is refused by the status 413, before it takes the memory of the
+	// server. Default [DefaultMaxUnpagedList]; with a negative number there is no bound.
+	MaxUnpagedList int
 	// EventsHistoryWindow is how long a watch cache remembers events at least. Default, and
 	// minimum, 75 s.
 	EventsHistoryWindow time.Duration
@@ -72,6 +78,10 @@ type RESTOptions struct {
 	// StorageObjectCountTracker takes these counts for flow control. Default: what Encodings name.
 	StorageObjectCountTracker flowcontrolrequest.StorageObjectCountTracker
 }
+
+// DefaultMaxUnpagedList is how many objects a list without a limit may have that no watch cache
+// serves. Of objects of 20 KB, so many take some gigabytes in a server.
+const DefaultMaxUnpagedList = 100_000
 
 // RESTOptionsGetter makes the registries of an API server store their objects in a database: it is
 // what goes into genericapiserver.Config.RESTOptionsGetter in place of the one for etcd.
@@ -110,6 +120,9 @@ func NewRESTOptionsGetter(store *Store, o RESTOptions) (*RESTOptionsGetter, erro
 	if o.DeleteCollectionWorkers == 0 {
 		o.DeleteCollectionWorkers = 1
 	}
+	if o.MaxUnpagedList == 0 {
+		o.MaxUnpagedList = DefaultMaxUnpagedList
+	}
 	return &RESTOptionsGetter{store: store, options: o}, nil
 }
 
@@ -132,7 +145,7 @@ func (g *RESTOptionsGetter) GetRESTOptions(resource schema.GroupResource,
 	}
 	o := generic.RESTOptions{
 		StorageConfig:             &config,
-		Decorator:                 g.store.uncached,
+		Decorator:                 g.uncached,
 		EnableGarbageCollection:   g.options.EnableGarbageCollection,
 		DeleteCollectionWorkers:   g.options.DeleteCollectionWorkers,
 		ResourcePrefix:            g.options.Encodings.ResourcePrefix(resource),
@@ -215,16 +228,28 @@ func declared(config *storagebackend.ConfigForResource) (*storagebackend.ConfigF
 }
 
 // uncached is the generic.StorageDecorator without a watch cache.
-func (s *Store) uncached(config *storagebackend.ConfigForResource, resourcePrefix string,
-	keyFunc func(runtime.Object) (string, error), newFunc, _ func() runtime.Object,
-	attrs apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers,
-) (apistorage.Interface, factory.DestroyFunc, error) {
+func (g *RESTOptionsGetter) uncached(config *storagebackend.ConfigForResource,
+	resourcePrefix string, keyFunc func(runtime.Object) (string, error),
+	newFunc, _ func() runtime.Object, attrs apistorage.AttrFunc, _ apistorage.IndexerFuncs,
+	_ *cache.Indexers) (apistorage.Interface, factory.DestroyFunc, error) {
 	config, indexes := declared(config)
-	resource, destroy, err := s.below(config, resourcePrefix, keyFunc, newFunc, attrs, indexes)
+	resource, destroy, err := g.store.below(config, resourcePrefix, keyFunc, newFunc, attrs, indexes)
 	if err != nil {
 		return nil, nil, err
 	}
-	return badRequests{resource, resourcePrefix}, destroy, nil
+	resource.maxUnpaged = max(g.options.MaxUnpagedList, 0)
+	return fromDatabase{badRequests{resource, resourcePrefix}}, destroy, nil
+}
+
+// fromDatabase serves a resource without a watch cache.
+type fromDatabase struct{ badRequests }
+
+// Watch sends bookmarks to whoever allows them, as a watch cache does. A client whose objects do not
+// change would else have a resourceVersion of long ago, and would list all of them again.
+func (d fromDatabase) Watch(ctx context.Context, key string,
+	opts apistorage.ListOptions) (watch.Interface, error) {
+	opts.ProgressNotify = opts.ProgressNotify || opts.Predicate.AllowWatchBookmarks
+	return d.badRequests.Watch(ctx, key, opts)
 }
 
 // below is what the watch cache asks.

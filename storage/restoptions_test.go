@@ -12,10 +12,13 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/registry/generic"
 	apistorage "k8s.io/apiserver/pkg/storage"
@@ -25,6 +28,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/database"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/internal/test/dbtest"
 )
 
@@ -110,14 +114,14 @@ func TestRESTOptions(t *testing.T) {
 	destroy()
 	destroy()
 	s, destroy = decorate(t, restOptions(t, g, plainResource))
-	if _, ok := s.(badRequests).Interface.(*objectStore); !ok {
+	if _, ok := s.(fromDatabase).Interface.(*objectStore); !ok {
 		t.Errorf("a resource that is not cached has a %T", s)
 	}
 	destroy()
 	destroy()
 	s, destroy = decorate(t, restOptions(t, getter(t, store, RESTOptions{DisableWatchCache: true}),
 		cachedResource))
-	if _, ok := s.(badRequests).Interface.(*objectStore); !ok {
+	if _, ok := s.(fromDatabase).Interface.(*objectStore); !ok {
 		t.Errorf("without a cache, a resource has a %T", s)
 	}
 	destroy()
@@ -179,6 +183,102 @@ type transformers map[schema.GroupResource]value.Transformer
 
 func (t transformers) TransformerForResource(r schema.GroupResource) value.Transformer {
 	return t[r]
+}
+
+// TestLargeKinds: a resource without a watch cache refuses lists that would have too many objects,
+// and lists them by pages or selected. Its watches get bookmarks if they allow them, as those of a
+// watch cache do.
+func TestLargeKinds(t *testing.T) {
+	store := openDatabase(t, dbtest.Open(t, dbtest.Memory), mvcc.Config{ProgressInterval: time.Millisecond})
+	resource := schema.GroupResource{Group: "example.com", Resource: "pods"}
+	const most = 3
+	opened := func(o RESTOptions) apistorage.Interface {
+		o.DisableWatchCache = true
+		s, destroy := decorate(t, restOptions(t, getter(t, store, o), resource))
+		t.Cleanup(destroy)
+		return s
+	}
+	s := opened(RESTOptions{MaxUnpagedList: most})
+	list := func(s apistorage.Interface, version, selector string, limit int64) (int, error) {
+		l, err := labels.Parse(selector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := apistorage.ListOptions{Recursive: true, ResourceVersion: version,
+			Predicate: apistorage.SelectionPredicate{Label: l, Field: fields.Everything(),
+				GetAttrs: podAttributes, Limit: limit}}
+		if version != "" {
+			o.ResourceVersionMatch = metav1.ResourceVersionMatchExact
+		}
+		out := &example.PodList{}
+		err = s.GetList(t.Context(), "/example.com/pods", o, out)
+		return len(out.Items), err
+	}
+	var last string
+	write := func(i int) {
+		p, out := pod(fmt.Sprint("pod", i)), &example.Pod{}
+		p.Labels = map[string]string{"odd": fmt.Sprint(i%2 == 1)}
+		if err := s.Create(t.Context(), "/example.com/pods/ns/"+p.Name, p, out, 0); err != nil {
+			t.Fatal(err)
+		}
+		last = out.ResourceVersion
+	}
+	for i := range 2 * firstRows {
+		write(i)
+		if i == most-1 {
+			if n, err := list(s, "", "", 0); n != most || err != nil {
+				t.Errorf("a list of %d objects: %d, %v", most, n, err)
+			}
+		}
+		if i != most && i != 2*firstRows-1 {
+			continue
+		}
+		for _, version := range []string{"", last} {
+			if _, err := list(s, version, "", 0); !apierrors.IsRequestEntityTooLargeError(err) {
+				t.Errorf("a list of %d objects at %q: %v", i+1, version, err)
+			}
+			if n, err := list(s, version, "", most+1); n != most+1 || err != nil {
+				t.Errorf("a page at %q: %d, %v", version, n, err)
+			}
+		}
+		if n, err := list(opened(RESTOptions{MaxUnpagedList: -1}), "", "", 0); n != i+1 || err != nil {
+			t.Errorf("a list without a bound: %d, %v", n, err)
+		}
+		if n, err := list(opened(RESTOptions{}), "", "", 0); n != i+1 || err != nil {
+			t.Errorf("a list with the usual bound: %d, %v", n, err)
+		}
+		if n, err := list(s, "", "odd=true,odd", 0); i == most && (n != 2 || err != nil) ||
+			i > most && !apierrors.IsRequestEntityTooLargeError(err) {
+			t.Errorf("a selected list of %d: %d, %v", i+1, n, err)
+		}
+	}
+
+	watched := func(allow bool) watch.Interface {
+		o := apistorage.ListOptions{Recursive: true, ResourceVersion: last,
+			Predicate: apistorage.SelectionPredicate{Label: labels.Everything(),
+				Field: fields.Everything(), GetAttrs: podAttributes, AllowWatchBookmarks: allow}}
+		w, err := s.Watch(t.Context(), "/example.com/pods", o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(w.Stop)
+		return w
+	}
+	allowed, silent := watched(true), watched(false)
+	other := podConfig()
+	other.ResourcePrefix = "/others"
+	created := &example.Pod{}
+	if err := open(t, store, other).Create(t.Context(), "/others/other", pod("other"), created,
+		0); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := brief(t, next(t, allowed)), "BOOKMARK "+created.ResourceVersion; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	write(-1)
+	if got := brief(t, next(t, silent)); !strings.HasPrefix(got, "ADDED pod-1") {
+		t.Errorf("a watch without bookmarks got %s", got)
+	}
 }
 
 // TestEncryptionAtRest: a resource's transformer sees all values, with the whole key, and nothing

@@ -57,10 +57,11 @@ func TestScope(t *testing.T) {
 func TestDirectoriesOfResources(t *testing.T) {
 	d := dbtest.Open(t, dbtest.SQLite)
 	s := openDatabase(t, d, mvcc.Config{})
+	uncached := getter(t, s, RESTOptions{DisableWatchCache: true}).uncached
 	for name, open := range map[string]struct {
 		decorate generic.StorageDecorator
 		keyFunc  func(runtime.Object) (string, error)
-	}{"pods": {s.uncached, inNamespaces}, "nodes": {s.uncached, withoutNamespaces}} {
+	}{"pods": {uncached, inNamespaces}, "nodes": {uncached, withoutNamespaces}} {
 		config := storagebackend.NewDefaultConfig("/test", codec).
 			ForResource(schema.GroupResource{Group: "example.com", Resource: name})
 		_, destroy, err := open.decorate(config, "/example.com/"+name, open.keyFunc, newPod, nil, nil, nil, nil)

@@ -77,6 +77,9 @@ type StorageOptions struct {
 	// resource.group#size, where the size 0 makes an exception of the resource.
 	WatchCache      bool
 	WatchCacheSizes []string
+	// MaxUnpagedList is how many objects a list without a limit may have, of resources without a
+	// watch cache. There is no bound if it is negative.
+	MaxUnpagedList int
 
 	// DeleteCollectionWorkers is how many objects of a collection are deleted at a time.
 	DeleteCollectionWorkers int
@@ -106,6 +109,7 @@ func NewStorageOptions(prefix string, scheme *runtime.Scheme, serializer runtime
 		CompactionKeep:          1000,
 		CompactionInterval:      time.Minute,
 		WatchCache:              true,
+		MaxUnpagedList:          storage.DefaultMaxUnpagedList,
 		DeleteCollectionWorkers: 1,
 		EnableGarbageCollection: true,
 		CountInterval:           time.Minute,
@@ -179,6 +183,9 @@ func (o *StorageOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.WatchCacheSizes, "watch-cache-sizes", o.WatchCacheSizes,
 		"Exceptions from --watch-cache, as resource.group#0. Other sizes than 0 have no effect, "+
 			"since the caches find their size by themselves.")
+	fs.IntVar(&o.MaxUnpagedList, "max-unpaged-list", o.MaxUnpagedList,
+		"How many objects a list without a limit may have, of resources without a watch cache. "+
+			"One that has more is refused. With a negative number there is no bound.")
 	fs.IntVar(&o.DeleteCollectionWorkers, "delete-collection-workers", o.DeleteCollectionWorkers,
 		"How many objects of a collection are deleted at a time.")
 	fs.DurationVar(&o.CountInterval, "storage-count-interval", o.CountInterval,
@@ -233,6 +240,7 @@ func (o *StorageOptions) Validate() []error {
 	reject(o.CompactionInterval <= 0, "--compaction-interval must be greater than 0")
 	reject(o.EncryptionConfigReload && o.EncryptionConfig == "",
 		"--encryption-provider-config-automatic-reload needs --encryption-provider-config")
+	reject(o.MaxUnpagedList == 0, "--max-unpaged-list must not be 0: a negative number is no bound")
 	reject(o.DeleteCollectionWorkers <= 0, "--delete-collection-workers must be greater than 0")
 	reject(o.CountInterval < 0, "--storage-count-interval must not be negative")
 	reject(o.ReadyTimeout <= 0, "--database-ready-timeout must be greater than 0")
@@ -506,6 +514,7 @@ func (o *StorageOptions) RESTOptionsGetter(c *genericapiserver.Config, store *st
 		Transformers:              c.ResourceTransformers,
 		DisableWatchCache:         !o.WatchCache,
 		WatchCacheDisabledFor:     except,
+		MaxUnpagedList:            o.MaxUnpagedList,
 		EnableGarbageCollection:   o.EnableGarbageCollection,
 		DeleteCollectionWorkers:   o.DeleteCollectionWorkers,
 		CountMetricPollPeriod:     o.CountInterval,
