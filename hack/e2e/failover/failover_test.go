@@ -1,5 +1,6 @@
 // Package failover follows docs/how-to/postgres.md: two servers on a primary of PostgreSQL, whose
-// synchronous standby takes over.
+// synchronous standby takes over. It also follows docs/how-to/mysql.md: a server on MySQL and on
+// MariaDB.
 package failover
 
 import (
@@ -36,14 +37,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(clone, "docs", "how-to", "postgres.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	walks, err := readme.Walks(string(page))
-	if err != nil || len(walks) != 1 {
-		t.Fatalf("%d walks, error %v; want one", len(walks), err)
-	}
+	walk := walkOf(t, clone, "postgres.md")
 
 	authority, certificate, key := certificates(t)
 	db1 := newNode(t, bin)
@@ -62,26 +56,10 @@ func TestPage(t *testing.T) {
 	db2.start(t)
 
 	below := t.TempDir()
-	server := func(name, port, public string) (dir string, replace map[string]string) {
-		dir = filepath.Join(below, "walk", name)
-		file := filepath.Join(dir, "etc", "db.crt")
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
-			os.WriteFile(file, []byte(authority), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-		return filepath.Join(dir, "var"), map[string]string{
-			"/etc/rowkeeper":       filepath.Join(dir, "etc"),
-			"/var/lib/rowkeeper":   filepath.Join(dir, "var"),
-			"0.0.0.0":              "127.0.0.1",
-			"8443":                 port,
-			"api.example.org":      "localhost",
-			"api.example.org:8443": "localhost:" + public,
-		}
-	}
 	port1, port2 := freePort(t), freePort(t)
 	public := balance(t, port1, port2)
-	data1, api1 := server("api1", port1, public)
-	data2, api2 := server("api2", port2, public)
+	data1, api1 := apiServer(t, below, "api1", authority, port1, public)
+	data2, api2 := apiServer(t, below, "api2", authority, port2, public)
 	guide := readme.Guide{
 		Clone: clone,
 		Env: append(os.Environ(), "HOME="+t.TempDir(), "PATH="+filepath.Join(clone, "bin", "cluster")+
@@ -99,8 +77,43 @@ func TestPage(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := guide.Follow(ctx, walks[0], below); err != nil {
+	if err := guide.Follow(ctx, walk, below); err != nil {
 		t.Fatalf("docs/how-to/postgres.md: %v", err)
+	}
+}
+
+// walkOf returns the walk of a page of docs/how-to.
+func walkOf(t *testing.T, clone, name string) readme.Walk {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(clone, "docs", "how-to", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	walks, err := readme.Walks(string(page))
+	if err != nil || len(walks) != 1 {
+		t.Fatalf("%d walks, error %v; want one", len(walks), err)
+	}
+	return walks[0]
+}
+
+// apiServer prepares the machine of a server below a directory. It listens on a port, and is public
+// on another one. It returns its data directory, and what is typed in place of what the page says.
+func apiServer(t *testing.T, below, name, authority, port, public string) (dir string,
+	replace map[string]string) {
+	t.Helper()
+	dir = filepath.Join(below, "walk", name)
+	file := filepath.Join(dir, "etc", "db.crt")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
+		os.WriteFile(file, []byte(authority), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "var"), map[string]string{
+		"/etc/rowkeeper":       filepath.Join(dir, "etc"),
+		"/var/lib/rowkeeper":   filepath.Join(dir, "var"),
+		"0.0.0.0":              "127.0.0.1",
+		"8443":                 port,
+		"api.example.org":      "localhost",
+		"api.example.org:8443": "localhost:" + public,
 	}
 }
 
