@@ -277,6 +277,40 @@ func TestURLParameters(t *testing.T) {
 	}
 }
 
+// words are those that no page uses, as another word stands for the thing everywhere. A word in
+// code or in a path is none of these.
+var words = map[string]*regexp.Regexp{
+	"authority, as in the glossary":           regexp.MustCompile(`\bCA\b`),
+	"they, as it can be anybody":              regexp.MustCompile(`(?i)\b(he|she|his|him)\b`),
+	"without a cluster, or not aggregated":    regexp.MustCompile(`(?i)\bstandalone\b`),
+	"definition, or CustomResourceDefinition": regexp.MustCompile(`\bCRDs?\b`),
+}
+
+var inlineCode = regexp.MustCompile("`[^`]*`|\\]\\([^)]*\\)")
+
+// TestWords: the pages call a thing by one word.
+func TestWords(t *testing.T) {
+	for name, page := range pages(t, "../../..") {
+		if name == "docs/glossary.md" || strings.HasPrefix(name, "hack/") {
+			continue
+		}
+		code := false
+		for i, line := range strings.Split(string(page), "\n") {
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				code = !code
+			}
+			if code {
+				continue
+			}
+			for instead, word := range words {
+				if found := word.FindString(inlineCode.ReplaceAllString(line, "")); found != "" {
+					t.Errorf("%s:%d: %q: write %s", name, i+1, found, instead)
+				}
+			}
+		}
+	}
+}
+
 // All instructions of the pages work, from an empty directory.
 func TestReadme(t *testing.T) {
 	if testing.Short() {
