@@ -586,7 +586,7 @@ WITH decided AS MATERIALIZED (
     FROM decided d WHERE l.store = d.store AND l.key = d.key AND d.before <> d.after
 ), gone AS (
     DELETE FROM rowkeeper_index i
-    USING (SELECT d.store, e.entry, d.key FROM decided d CROSS JOIN LATERAL unnest(d.before) AS e (entry) WHERE e.entry <> ALL (d.after)) g
+    USING (SELECT d.store, e.entry, d.key FROM decided d CROSS JOIN LATERAL unnest(d.before) AS e (entry) WHERE e.entry <> ALL (d.after) OFFSET 0) g
     WHERE i.store = g.store AND i.entry = g.entry AND i.key = g.key
 )
 INSERT INTO rowkeeper_index (store, entry, key)
@@ -854,6 +854,9 @@ var wholeText = strings.NewReplacer(
 // inserted. A key is written once in a group, so nothing is deleted and inserted by the same
 // statement. The row of the log has the entries of what it replaces.
 //
+// OFFSET 0 has the planner find the entries first. With statistics of an empty index it would join
+// the index by the key alone, and walk through all of it for each key.
+//
 // The entries are the parameter n.
 func indexed(text string, n int) string {
 	return strings.NewReplacer(
@@ -889,6 +892,7 @@ func indexed(text string, n int) string {
     USING (
         SELECT d.store, e.entry, d.key FROM decided d CROSS JOIN LATERAL unnest(d.before) AS e (entry)
         WHERE d.accepted AND e.entry <> ALL (d.after)
+        OFFSET 0
     ) g
     WHERE i.store = g.store AND i.entry = g.entry AND i.key = g.key
 ), removed AS (
