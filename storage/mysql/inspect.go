@@ -139,6 +139,7 @@ func (i *inspector) rights(ctx context.Context) (lacks []inspect.Row, err error)
 		{"rowkeeper_lease", "SELECT INSERT DELETE"},
 		{"rowkeeper_resource", "SELECT INSERT DELETE"},
 		{"rowkeeper_index", "SELECT INSERT DELETE"},
+		{"rowkeeper_user", "SELECT INSERT DELETE"},
 		{"rowkeeper_schema", "SELECT"},
 	} {
 		for right := range strings.FieldsSeq(table.rights) {
@@ -200,6 +201,7 @@ func indexesOf(mariadb bool) []inspect.Index {
 		primaryKey("rowkeeper_aborted", "store,token"),
 		primaryKey("rowkeeper_resource", "store,directory"),
 		primaryKey("rowkeeper_index", "store,entry,key"),
+		primaryKey("rowkeeper_user", "store,revision"),
 	}
 }
 
@@ -213,7 +215,7 @@ type question struct {
 func asked(sql string) []question { return []question{{sql: sql}} }
 
 // ourTables are the names of the tables.
-const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index')`
+const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index', 'rowkeeper_user')`
 
 // ofInnoDB are what TiDB does not tell.
 var ofInnoDB = []inspect.Question{inspect.Locks, inspect.Purge, inspect.BinaryLogs}

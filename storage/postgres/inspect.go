@@ -136,6 +136,7 @@ var indexes = []inspect.Index{
 	primaryKey("rowkeeper_aborted", "store,token"),
 	primaryKey("rowkeeper_resource", "store,directory"),
 	primaryKey("rowkeeper_index", "store,entry,key"),
+	primaryKey("rowkeeper_user", "store,revision"),
 }
 
 func primaryKey(table, columns string) inspect.Index {
@@ -154,7 +155,7 @@ func inspectorSettings(timeout time.Duration) string {
 }
 
 // ourTables are the tables of the session's schema.
-const ourTables = `ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index']`
+const ourTables = `ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index', 'rowkeeper_user']`
 
 // questions are the statements. $store stands for the id of the store, in digits.
 var questions = map[inspect.Question]string{
