@@ -31,7 +31,7 @@ func TestUsers(t *testing.T) {
 	for _, recorded := range []string{"pods", "services"} {
 		db, err := Open(t.Context(), Config{URL: "memory:", Migrate: true,
 			Drivers: []Driver{dbtest.Driver(dbtest.Memory)},
-			Users: func(r schema.GroupResource) bool { return r.Resource == recorded }})
+			Users:   func(r schema.GroupResource) bool { return r.Resource == recorded }})
 		if err != nil {
 			t.Fatal(err)
 		}

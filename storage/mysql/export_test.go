@@ -226,6 +226,7 @@ func Statements(store int, keys int64) []Statement {
 		{"piece of live", inspected(inspect.LivePiece), []any{from, 1000}, 2500},
 		{"piece of the log", inspected(inspect.LogPiece), []any{head / 2, 1000}, 2000},
 		{"piece of the parts", inspected(inspect.PartPiece), []any{0, 1000}, 1},
+		{"piece of the users", inspected(inspect.UserPiece), []any{head / 2, 1000}, 2000},
 		{"rows of an index", inspected(inspect.EntryPiece), []any{entry, []byte(names[many/2]), entry,
 			[]byte("\x00\x00\x00\x02"), 1000}, 3500},
 		{"entries of live", inspected(inspect.EntriesPiece), []any{from, to, 1000, []byte("\x00\x00\x00\x01"),

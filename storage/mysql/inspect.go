@@ -434,4 +434,13 @@ FROM (
           WHERE r.store = $store AND r.revision < ? AND r.version > 0 ORDER BY r.revision DESC LIMIT ?) p
     WHERE s.id = $store
 ) j`),
+	// A range of the primary key of the users, and for each row that of the log. The revision after
+	// which it begins, and the limit.
+	inspect.UserPiece: asked(`
+SELECT COUNT(*) AS ` + "`rows`" + `, COALESCE(MAX(p.revision), 0) AS last, COALESCE(SUM(g.revision IS NULL), 0) AS alone,
+       MIN(IF(g.revision IS NULL, p.revision, NULL)) AS example
+FROM (SELECT u.revision
+      FROM rowkeeper_user u FORCE INDEX (PRIMARY)
+      WHERE u.store = $store AND u.revision > ? AND u.name IS NOT NULL ORDER BY u.revision LIMIT ?) p
+LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = p.revision`),
 }
