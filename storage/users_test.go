@@ -95,8 +95,8 @@ func TestUsers(t *testing.T) {
 // BenchmarkUsers compares writes whose users are recorded with writes whose users are not. An
 // iteration is two rounds, one of each, in alternating order: 64 writers create 4,000 objects of
 // 1 KB, and update each once. What is reported is the median of the pairs: recorded ÷ not. The
-// processor time is that of this process, and where there is a server, of all database servers of the
-// machine.
+// processor time is that of this process, and where there is a server, of all database servers of
+// the machine.
 //
 // The window is "short", so that each write comes with the sweep of an older one, as it does with
 // every window once the store is as old as that, or "long", so that nothing is swept meanwhile.

@@ -275,7 +275,8 @@ var selectChanges = stateAndRows(7, `
  WHERE g.store = $store AND (g.revision > ? AND g.revision <= ? OR g.revision < ? AND g.revision >= ?)
    AND g.key >= ? AND g.key < ?`)
 
-// selectUsers reads users' rows by primary key. The list of revisions stands for %s; it is not empty.
+// selectUsers reads users' rows by primary key. The list of revisions stands for %s; it is not
+// empty.
 var selectUsers = stateAndRows(3, `
         u.revision, u.name, u.audit_id
  FROM rowkeeper_user u FORCE INDEX (PRIMARY)

@@ -1127,10 +1127,9 @@ DELETE FROM rowkeeper_log WHERE store = $store::integer`)
 
 // sqlErase removes the first keys in the order of their primary key, and the oldest rows of the log
 // but for the newest one, in the order of its primary key, and the first rows of the index, and all
-// aborted tokens and directories. As many users' rows are removed as rows of the log, the first ones
-// in the same order, so none is left without its row of the log.
-// It runs under the commit lock, and a dropped store has no other writer. It returns how many rows
-// it has removed.
+// aborted tokens and directories. As many users' rows are removed as rows of the log, the first
+// ones in the same order, so none is left without its row of the log. It runs under the commit
+// lock, and a dropped store has no other writer. It returns how many rows it has removed.
 //
 // $1 limit for each of the four tables.
 var sqlErase = ofStore(`

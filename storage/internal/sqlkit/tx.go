@@ -56,7 +56,8 @@ type TxStatements struct {
 	Leases string
 	// DropLeases deletes leases. Parameter: the IDs.
 	DropLeases string
-	// Remove deletes users' rows, log rows and live rows of keys. Each statement has one parameter: the keys.
+	// Remove deletes users' rows, log rows and live rows of keys. Each statement has one parameter:
+	// the keys.
 	Remove []string
 	// Abort records an aborted token. Parameters: the token, the revision that its group had seen.
 	Abort string
