@@ -290,7 +290,7 @@ func TestFlags(t *testing.T) {
 			var of []string
 			for _, r := range []schema.GroupResource{{Resource: "secrets"}, {Resource: "pipelines"},
 				{Group: "ci.rowkeeper.dev", Resource: "pipelines"}} {
-				if out.database.Users(r) {
+				if out.database.Users != nil && out.database.Users(r) {
 					of = append(of, r.String())
 				}
 			}
