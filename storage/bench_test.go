@@ -35,6 +35,11 @@ import (
 // percentiles in microseconds.
 
 func eachDatabase(b *testing.B, run func(b *testing.B, store *Store)) {
+	eachKind(b, func(b *testing.B, d dbtest.DB) { run(b, openDatabase(b, d, mvcc.Config{})) })
+}
+
+// eachKind is eachDatabase for a benchmark that opens the database itself.
+func eachKind(b *testing.B, run func(b *testing.B, d dbtest.DB)) {
 	kinds := []dbtest.Kind{dbtest.SQLite}
 	if names := os.Getenv("ROWKEEPER_BENCH"); names != "" {
 		kinds = nil
@@ -42,9 +47,7 @@ func eachDatabase(b *testing.B, run func(b *testing.B, store *Store)) {
 			kinds = append(kinds, dbtest.Kind(name))
 		}
 	}
-	dbtest.Each(b, func(b *testing.B, d dbtest.DB) {
-		run(b, openDatabase(b, d, mvcc.Config{}))
-	}, kinds...)
+	dbtest.Each(b, run, kinds...)
 }
 
 // large is a pod that is serialized to about 1 KB.

@@ -65,7 +65,7 @@ func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config,
 		t.Fatal(err)
 	}
 	config := Config{}.Database()
-	db := newStore(database.New(store, c.Metrics, config), config.Logger)
+	db := newStore(database.New(store, c.Metrics, config), config.Logger, nil)
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)

@@ -79,6 +79,9 @@ type Change struct {
 	Created, Deleted bool
 	// Earlier: it is not about the object that exists.
 	Earlier bool
+	// User and AuditID are those of the request, "" if they were not recorded; see Config.Users. A
+	// name of more than 512 bytes is cut off, and ends with "…", and so does an ID of more than 64.
+	User, AuditID string
 	// State is the object after the change, or if that has deleted it, before it. Before is the
 	// object before the change, nil if it was created or if that state is gone.
 	State, Before *HistoryState
@@ -157,6 +160,9 @@ func (r *objectStore) history(ctx context.Context, key string, opts apistorage.L
 		row := &past.Rows[i]
 		c := Change{Revision: int64(row.Revision), Time: row.Time, Earlier: row.Earlier,
 			Created: !row.Deleted && row.Version == 1, Deleted: row.Deleted}
+		if row.User != nil {
+			c.User, c.AuditID = row.User.Name, row.User.AuditID
+		}
 		c.Namespace, c.Name = r.keys.named(row.Key)
 		if row.HasPrev {
 			c.Before = state(row.Prev, row.Row, row.PrevValue)

@@ -62,6 +62,10 @@ type Config struct {
 	// names: that of Store, or those of StoreFor. Of the servers of a store, the one with the
 	// shortest window decides.
 	WindowFor map[string]time.Duration
+	// Users says of which resources the user and the audit ID of each write are recorded, for
+	// [History]. They are those of the request's context, so a program's own writes have none. They
+	// are personal data, kept as long as what was written. Default: of none.
+	Users func(schema.GroupResource) bool
 	// CacheBytes bounds the keys and values that each store keeps in memory to answer reads that no
 	// watch cache answers. Default: none are kept.
 	CacheBytes int
@@ -77,7 +81,8 @@ type Config struct {
 	RefuseLost bool
 }
 
-// Database says the same to what knows no Kubernetes, such as storage/etcd. StoreFor is left out.
+// Database says the same to what knows no Kubernetes, such as storage/etcd. StoreFor and Users are
+// left out.
 func (c Config) Database() database.Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(logr.ToSlogHandler(klog.Background()))
@@ -93,6 +98,7 @@ func (c Config) Database() database.Config {
 type Store struct {
 	db       *database.Store
 	log      *slog.Logger
+	users    func(schema.GroupResource) bool
 	untold   untold
 	decoders eventDecoders
 	// directories says which codec writes where.
@@ -113,12 +119,13 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(db, c.Database().Logger), nil
+	return newStore(db, c.Database().Logger, c.Users), nil
 }
 
-func newStore(db *database.Store, log *slog.Logger) *Store {
+func newStore(db *database.Store, log *slog.Logger,
+	users func(schema.GroupResource) bool) *Store {
 	supportConsistentReads()
-	return &Store{db: db, log: log}
+	return &Store{db: db, log: log, users: users}
 }
 
 // Database is the store without what knows Kubernetes. storage/etcd can serve it, too.

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/database"
 )
@@ -19,8 +20,9 @@ import (
 // the time when it closed the store. A store that it has not opened yet costs nothing, and nothing
 // of it is deleted. A store in memory stays open, since it would be gone.
 type StorePool struct {
-	pool *database.StorePool
-	log  *slog.Logger
+	pool  *database.StorePool
+	log   *slog.Logger
+	users func(schema.GroupResource) bool
 
 	mu sync.Mutex
 	// used are the stores that somebody uses: all who use one share what it keeps for resources.
@@ -40,7 +42,8 @@ func OpenStores(ctx context.Context, c Config) (*StorePool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &StorePool{pool: pool, log: below.Logger, used: map[*database.Store]*usedStore{}}, nil
+	return &StorePool{pool: pool, log: below.Logger, users: c.Users,
+		used: map[*database.Store]*usedStore{}}, nil
 }
 
 // Use returns a store. It stays open until the caller and all others who use it have released it,
@@ -54,7 +57,7 @@ func (p *StorePool) Use(ctx context.Context, name string) (store *Store, release
 	defer p.mu.Unlock()
 	s := p.used[db]
 	if s == nil {
-		s = &usedStore{store: newStore(db, p.log)}
+		s = &usedStore{store: newStore(db, p.log, p.users)}
 		p.used[db] = s
 	}
 	s.users++

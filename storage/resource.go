@@ -77,6 +77,8 @@ type objectStore struct {
 	decoder *eventDecoder
 	name    schema.GroupResource
 	newFunc func() runtime.Object
+	// users: who writes is recorded.
+	users bool
 	// unsafeDeletion: corrupt objects are named as such and may be deleted unread.
 	unsafeDeletion bool
 	sizes          atomic.Pointer[sizes]
@@ -162,6 +164,7 @@ func (s *Store) newResourceOf(c ResourceConfig, program func() string) (*objectS
 			markCorrupt: unsafeDeletion},
 		name:           c.GroupResource,
 		newFunc:        c.NewFunc,
+		users:          s.users != nil && s.users(c.GroupResource),
 		unsafeDeletion: unsafeDeletion,
 		attributes:     c.Attributes,
 		unindexed:      whyUnindexed(c),
@@ -226,6 +229,9 @@ func (r *objectStore) read(ctx context.Context,
 // commit writes one mutation. If somebody else was faster, or nothing proves any more that what was
 // read belongs to this history, the error is a *contract.ConflictError: it has to be read again.
 func (r *objectStore) commit(ctx context.Context, verb string, m contract.Mutation) (contract.Revision, error) {
+	if r.users {
+		m.By = userOf(ctx)
+	}
 	revision, err := ask(ctx, r, verb, func() (contract.Revision, error) {
 		return r.mvcc.Commit(ctx, m)
 	})
@@ -237,6 +243,17 @@ func (r *objectStore) commit(ctx context.Context, verb string, m contract.Mutati
 		return 0, &contract.ConflictError{Key: m.Key, Current: -1}
 	}
 	return revision, r.apiError(ctx, err)
+}
+
+// userOf is who is recorded with a write of a request, nil if it is none of a user. Of a user that
+// is impersonated, it is that one.
+func userOf(ctx context.Context) *contract.User {
+	user, found := endpointsrequest.UserFrom(ctx)
+	if !found {
+		return nil
+	}
+	id, _ := audit.AuditIDFrom(ctx)
+	return &contract.User{Name: user.GetName(), AuditID: string(id)}
 }
 
 // notOlderThan checks the promise that what is returned is at least as new as the revision that the

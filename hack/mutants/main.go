@@ -14,6 +14,7 @@
 //   - drivers.go: faults of the SQL statements, for the suite that every database has to pass. They
 //     are tried on the databases that ROWKEEPER_TEST_ONLY names, and on SQLite.
 //   - quotas.go: faults of ResourceQuotas, for the tests of package crds.
+//   - users.go: faults of the rows that say who has written.
 //
 // Tests end at the first that fails. Before, they have to pass without a fault.
 //
@@ -31,6 +32,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -131,7 +133,7 @@ func all() []mutant {
 		m.file, m.in = "storage/internal/"+m.file, simulation
 		list = append(list, m)
 	}
-	return append(append(append(list, storage...), drivers...), quotas...)
+	return slices.Concat(list, storage, drivers, quotas, users)
 }
 
 const simulation = "storage/internal/test/simulate"

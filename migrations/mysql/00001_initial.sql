@@ -32,6 +32,16 @@ CREATE TABLE IF NOT EXISTS rowkeeper_log (
     PRIMARY KEY (store, revision)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- Who has written a row of the log, where that is recorded. The row comes and goes with that of the
+-- log.
+CREATE TABLE IF NOT EXISTS rowkeeper_user (
+    store    INT          NOT NULL,
+    revision BIGINT       NOT NULL,
+    name     VARCHAR(512) NOT NULL,
+    audit_id VARCHAR(64)  NOT NULL,
+    PRIMARY KEY (store, revision)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
 -- The keys that exist. The index has an entry for every key, as InnoDB has no partial ones, but an
 -- update that keeps the expiry does not touch it. A key that is attached to a lease has the
 -- negative of the lease's ID as its expiry, so that the index finds the keys of a lease, and the
@@ -254,7 +264,8 @@ SELECT s.name AS store,
             WHEN k.n - k.heads IN (1, 2) THEN SUBSTRING_INDEX(k.rest, '/', -1) ELSE k.path END AS name,
        JSON_UNQUOTE(JSON_EXTRACT(k.object, '$.metadata.uid')) AS uid, IF(k.id < 0, -k.id DIV 512, k.id) AS revision,
        TIMESTAMP('1970-01-01') + INTERVAL k.time MICROSECOND AS time, k.verb,
-       JSON_EXTRACT(k.object, '$.metadata.labels') AS labels, k.object, LENGTH(k.value) AS size, k.directory, k.path
+       JSON_EXTRACT(k.object, '$.metadata.labels') AS labels, k.object, LENGTH(k.value) AS size, k.directory, k.path,
+       NULLIF(u.name, '') AS username, NULLIF(u.audit_id, '') AS audit_id
 FROM (
     SELECT f.*, 1 + LENGTH(rest) - LENGTH(REPLACE(rest, '/', '')) AS n,
            IF(LOCATE('.', SUBSTRING_INDEX(rest, '/', 1)) OR rest LIKE 'services/specs/%' OR rest LIKE 'services/endpoints/%', 2, 1) AS heads
@@ -271,4 +282,5 @@ FROM (
         WHERE g.`key` > '' AND NOT (g.`key` >= 'rowkeeper/' AND g.`key` < 'rowkeeper0')
     ) f
 ) k
-JOIN rowkeeper_store s ON s.id = k.store AND s.epoch > 0;
+JOIN rowkeeper_store s ON s.id = k.store AND s.epoch > 0
+LEFT JOIN rowkeeper_user u ON u.store = k.store AND u.revision = k.id;

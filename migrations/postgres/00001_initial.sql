@@ -41,6 +41,21 @@ CREATE TABLE rowkeeper_log (
 -- out.
 ALTER TABLE rowkeeper_log ALTER COLUMN key SET STORAGE MAIN, ALTER COLUMN token SET STORAGE MAIN;
 
+-- Who has written a row of the log, where that is recorded. The row comes and goes with that of the
+-- log.
+CREATE TABLE rowkeeper_user (
+    revision bigint  NOT NULL,
+    store    integer NOT NULL,
+    name     text    NOT NULL,
+    audit_id text    NOT NULL,
+    PRIMARY KEY (store, revision)
+) WITH (
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_cost_limit = 2000,
+    vacuum_truncate = false
+);
+
 -- The keys that exist, as bytes in the order of bytes. An update changes no indexed column (unless
 -- the key expires), so with room left in its page it is a heap-only one: no index entry, and the
 -- dead version goes when the page is visited next, without vacuum.
@@ -249,7 +264,8 @@ SELECT s.name AS store,
             WHEN k.n - k.lead IN (1, 2) THEN k.seg[k.n] ELSE k.path END AS name,
        rowkeeper_json(k.value) #>> '{metadata,uid}' AS uid, CASE WHEN k.id < 0 THEN -k.id >> 9 ELSE k.id END AS revision,
        timestamptz 'epoch' + k.time * interval '1 microsecond' AS time, k.verb,
-       rowkeeper_json(k.value) #> '{metadata,labels}' AS labels, rowkeeper_json(k.value) AS object, length(k.value) AS size, k.directory, k.path
+       rowkeeper_json(k.value) #> '{metadata,labels}' AS labels, rowkeeper_json(k.value) AS object, length(k.value) AS size, k.directory, k.path,
+       nullif(u.name, '') AS username, nullif(u.audit_id, '') AS audit_id
 FROM (
     SELECT *, cardinality(seg) AS n,
            CASE WHEN strpos(seg[1], '.') > 0 OR seg[1] = 'services' AND seg[2] IN ('specs', 'endpoints')
@@ -266,4 +282,5 @@ FROM (
         WHERE g.key > '' AND NOT (g.key >= 'rowkeeper/' AND g.key < 'rowkeeper0')
     ) found
 ) k
-JOIN rowkeeper_store s ON s.id = k.store AND s.epoch > 0;
+JOIN rowkeeper_store s ON s.id = k.store AND s.epoch > 0
+LEFT JOIN rowkeeper_user u ON u.store = k.store AND u.revision = k.id;

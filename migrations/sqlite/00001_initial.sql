@@ -23,6 +23,14 @@ CREATE TABLE rowkeeper_log (
     value           BLOB
 ) STRICT;
 
+-- Who has written a row of the log, where that is recorded. The row comes and goes with that of the
+-- log.
+CREATE TABLE rowkeeper_user (
+    revision INTEGER PRIMARY KEY,
+    name     TEXT NOT NULL,
+    audit_id TEXT NOT NULL
+) STRICT;
+
 -- The keys that exist. WITHOUT ROWID makes it one B-tree in the order of keys, which are blobs and
 -- so compared as bytes.
 CREATE TABLE rowkeeper_live (
@@ -160,9 +168,10 @@ FROM (
 CREATE VIEW rowkeeper_history AS
 SELECT s.name AS store, k."group", k.resource, k.namespace, k.name, k.object ->> '$.metadata.uid' AS uid,
        k.revision, strftime('%Y-%m-%d %H:%M:%f', k.time / 1000000.0, 'unixepoch') AS time, k.verb,
-       k.object -> '$.metadata.labels' AS labels, k.object, length(k.value) AS size, k.directory, k.path
+       k.object -> '$.metadata.labels' AS labels, k.object, length(k.value) AS size, k.directory, k.path,
+       nullif(u.name, '') AS username, nullif(u.audit_id, '') AS audit_id
 FROM (
-    SELECT iif(id < 0, -id >> 9, id) AS revision, time, verb, value, directory, path,
+    SELECT id, iif(id < 0, -id >> 9, id) AS revision, time, verb, value, directory, path,
            CASE WHEN directory IS NOT NULL THEN "group" WHEN n - lead NOT IN (1, 2) THEN NULL
                 WHEN instr(seg ->> 0, '.') THEN seg ->> 0
                 WHEN lead = 2 OR seg ->> 0 = 'minions' THEN '' END AS "group",
@@ -192,4 +201,4 @@ FROM (
             WHERE g.key > x'' AND NOT (g.key >= x'726f776b65657065722f' AND g.key < x'726f776b656570657230')
         )
     )
-) k CROSS JOIN rowkeeper_store s;
+) k CROSS JOIN rowkeeper_store s LEFT JOIN rowkeeper_user u ON u.revision = k.id;

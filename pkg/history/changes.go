@@ -129,7 +129,7 @@ func (q *query) state(list *objects, s *storage.HistoryState) (*state, error) {
 func changeOf(c *storage.Change, before, after *state) v1alpha1.Change {
 	change := v1alpha1.Change{Revision: revision(c.Revision), Time: metav1.NewMicroTime(c.Time.UTC()),
 		Verb: v1alpha1.Update, Namespace: c.Namespace, Name: c.Name, Earlier: c.Earlier,
-		Changed: []string{}}
+		User: c.User, AuditID: c.AuditID, Changed: []string{}}
 	switch {
 	case c.Created:
 		change.Verb = v1alpha1.Create

@@ -40,6 +40,10 @@
 // states of an object that exists need no right but those to read it: whoever may read a Secret
 // and its history sees its earlier contents, too.
 //
+// Whoever may read a history sees who has made its changes: the names of users and the IDs of their
+// requests in the audit log, of the resources for which the server records them (see
+// storage.Config.Users). There is no right of its own for that.
+//
 // The audit log has these requests, and never the objects of their answers.
 //
 // The subresource is in no list of discovery and in no OpenAPI document.

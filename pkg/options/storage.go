@@ -68,6 +68,10 @@ type StorageOptions struct {
 	// CompactionWindowFor has elements NAME=DURATION: the window of a store that has another one.
 	CompactionWindowFor []string
 
+	// HistoryUsers has elements resource or group/resource: who writes them is recorded, for
+	// histories. "*" stands for all resources.
+	HistoryUsers []string
+
 	// EncryptionConfig is a file with an EncryptionConfiguration of apiserver.config.k8s.io. It is
 	// read again whenever it changes if EncryptionConfigReload is set.
 	EncryptionConfig       string
@@ -168,6 +172,10 @@ func (o *StorageOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&o.CompactionWindowFor, "compaction-window-for", o.CompactionWindowFor,
 		"The --compaction-window of one store, that of --store or one of --store-for, as "+
 			"NAME=DURATION. Can be repeated. All servers of a store need the same.")
+	fs.StringSliceVar(&o.HistoryUsers, "history-users", o.HistoryUsers,
+		"Record the user and the audit ID of each write of a resource, as group/resource, or "+
+			"resource for the core group, for as long as the history is kept. * means all resources. "+
+			"Whoever may read a history sees them. They are not encrypted in the database.")
 	fs.Int64Var(&o.CompactionKeep, "compaction-keep", o.CompactionKeep,
 		"How many of the newest revisions are kept however old they are.")
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
@@ -248,6 +256,9 @@ func (o *StorageOptions) Validate() []error {
 		errs = append(errs, err)
 	}
 	if _, err := o.storesFor(); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := o.usersOf(); err != nil {
 		errs = append(errs, err)
 	}
 	return errs
@@ -334,6 +345,26 @@ func (o *StorageOptions) storesFor() (map[schema.GroupResource]string, error) {
 	return stores, nil
 }
 
+// usersOf tells of which resources --history-users wants the users, nil for none.
+func (o *StorageOptions) usersOf() (func(schema.GroupResource) bool, error) {
+	if len(o.HistoryUsers) == 0 {
+		return nil, nil
+	}
+	var resources []schema.GroupResource
+	for _, name := range o.HistoryUsers {
+		if name == "*" {
+			continue
+		}
+		resource, err := storage.ParseResource(name)
+		if err != nil {
+			return nil, fmt.Errorf("--history-users %q: %w", name, err)
+		}
+		resources = append(resources, resource)
+	}
+	all := len(resources) < len(o.HistoryUsers)
+	return func(r schema.GroupResource) bool { return all || slices.Contains(resources, r) }, nil
+}
+
 // windows returns the windows that --compaction-window-for names.
 func (o *StorageOptions) windows() (map[string]time.Duration, error) {
 	windows := map[string]time.Duration{}
@@ -371,6 +402,9 @@ func (o *StorageOptions) Database() (storage.Config, error) {
 	}
 	c.Compaction.Window = o.CompactionWindow
 	if c.WindowFor, err = o.windows(); err != nil {
+		return c, err
+	}
+	if c.Users, err = o.usersOf(); err != nil {
 		return c, err
 	}
 	c.Compaction.Keep = o.CompactionKeep

@@ -286,6 +286,16 @@ func TestFlags(t *testing.T) {
 		"database-timeout": {"7s", nil, func(out outcome) any {
 			return out.database.Timeout.String()
 		}, "7s"},
+		"history-users": {"secrets,ci.rowkeeper.dev/pipelines", nil, func(out outcome) any {
+			var of []string
+			for _, r := range []schema.GroupResource{{Resource: "secrets"}, {Resource: "pipelines"},
+				{Group: "ci.rowkeeper.dev", Resource: "pipelines"}} {
+				if out.database.Users != nil && out.database.Users(r) {
+					of = append(of, r.String())
+				}
+			}
+			return strings.Join(of, " ")
+		}, "secrets pipelines.ci.rowkeeper.dev"},
 		"store": {"team-a", nil, func(out outcome) any {
 			return out.database.Store
 		}, "team-a"},
@@ -610,6 +620,8 @@ func TestValidate(t *testing.T) {
 		"--compaction-window-for=default=7d":            `--compaction-window-for "default=7d" is not of the form NAME=DURATION`,
 		"--compaction-window-for=default=0s":            `--compaction-window-for "default=0s" is not of the form NAME=DURATION`,
 		"--compaction-window-for=other=1h":              `the store "other", which is neither that of --store nor one of --store-for`,
+		"--history-users=a/b/c":                         `--history-users "a/b/c"`,
+		"--history-users=*,":                            `--history-users ""`,
 		"--compaction-keep=0":                           "--compaction-keep must be greater than 0",
 		"--compaction-interval=0":                       "--compaction-interval must be greater than 0",
 		"--encryption-provider-config-automatic-reload": "needs --encryption-provider-config",

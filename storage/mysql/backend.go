@@ -155,9 +155,9 @@ const (
 	minMaxPacket = 4 << 20
 
 	// statementBytes is more than the statements of a group need without its rows, rowBytes more
-	// than its numbers and its token do in the log and in live.
+	// than its numbers and its token do in the log, in live and beside a user's name.
 	statementBytes = 2048
-	rowBytes       = 320
+	rowBytes       = 384
 )
 
 // limitsFor computes the limits from the server's max_allowed_packet, so that the text of any group

@@ -101,7 +101,9 @@ func TestLimits(t *testing.T) {
 		}
 		key, value := contract.Key(strings.Repeat("\xff", l.KeyBytes)),
 			bytes.Repeat([]byte("'"), l.ValueBytes)
-		var large, small, deletes []*contract.Mutation
+		var large, small, deletes, named []*contract.Mutation
+		user := &contract.User{Name: strings.Repeat("'", contract.MaxUserBytes),
+			AuditID: strings.Repeat("'", contract.MaxAuditIDBytes)}
 		for range l.GroupBytes / (l.KeyBytes + l.ValueBytes) {
 			large = append(large, &contract.Mutation{Key: key, Value: value, TTL: 1})
 		}
@@ -110,6 +112,10 @@ func TestLimits(t *testing.T) {
 				Value: value[:l.GroupBytes/l.GroupMutations-l.KeyBytes], TTL: 1})
 			deletes = append(deletes,
 				&contract.Mutation{Key: key, Expect: contract.Revision(1<<62 + len(deletes)), Delete: true})
+		}
+		for range min(l.GroupMutations, l.GroupBytes/(l.KeyBytes+1+user.Bytes())) {
+			named = append(named, &contract.Mutation{Key: key, Expect: 1 << 62, By: user,
+				Value: value[:l.GroupBytes/l.GroupMutations-l.KeyBytes-user.Bytes()], TTL: 1})
 		}
 		// The largest conditions that the store takes: of one large value, and of many keys.
 		compared := func(comparisons ...contract.Comparison) []*contract.Mutation {
@@ -131,7 +137,7 @@ func TestLimits(t *testing.T) {
 			Operator: contract.NotEqual, Value: value}
 		ofNothing := contract.Comparison{Property: contract.CompareValue,
 			Operator: contract.NotEqual}
-		for i, ms := range [][]*contract.Mutation{large, small, deletes, compared(ofValue),
+		for i, ms := range [][]*contract.Mutation{large, small, deletes, named, compared(ofValue),
 			compared(slices.Repeat([]contract.Comparison{ofKeys}, 10_000)...),
 			compared(slices.Repeat([]contract.Comparison{ofNothing}, 10_000)...)} {
 			first, second := mysql.LargestGroup(l, &contract.Group{Mutations: ms})

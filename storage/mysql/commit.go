@@ -393,9 +393,9 @@ func (a *answers) removedValues(removed map[contract.RowID]*contract.Outcome,
 // the order of the three does not matter.
 func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResult,
 	removed map[contract.RowID]*contract.Outcome, before map[contract.Key][]contract.Entry) {
-	size, indexed := statementBytes, false
+	size, indexed, users := statementBytes, false, false
 	for _, m := range g.Mutations {
-		indexed = indexed || m.Indexed
+		indexed, users = indexed || m.Indexed, users || m.By != nil
 		size += rowBytes + 2*len(m.Key) + len(m.Value) + len(m.Value)/16
 	}
 	t.Grow(size)
@@ -421,6 +421,9 @@ func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResu
 			t.WriteString(",NULL")
 		}
 		t.WriteByte(')')
+	}
+	if users {
+		t.writeUsers(g, res)
 	}
 	n = 0
 	for m, o := range accepted(g, res.Outcomes) {
@@ -487,6 +490,29 @@ func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.
 	}
 	t.WriteString(",0,")
 	t.binary(m.Value)
+}
+
+// writeUsers writes the users' rows, if an accepted mutation has a user.
+func (t *text) writeUsers(g *contract.Group, res *contract.GroupResult) {
+	n := 0
+	for m, o := range accepted(g, res.Outcomes) {
+		if m.By == nil {
+			continue
+		}
+		if n == 0 {
+			t.statement(insertUsers)
+		}
+		t.comma(&n)
+		t.WriteByte('(')
+		t.WriteString(t.store)
+		t.WriteByte(',')
+		t.int(int64(o.ID()))
+		t.WriteByte(',')
+		t.binary([]byte(m.By.Name))
+		t.WriteByte(',')
+		t.binary([]byte(m.By.AuditID))
+		t.WriteByte(')')
+	}
 }
 
 // packed writes the column entries, after the others of liveRow.

@@ -17,7 +17,7 @@ import (
 func TestReadLock(t *testing.T) {
 	const tables = "rowkeeper_aborted %, rowkeeper_index %, rowkeeper_lease %, rowkeeper_live %, rowkeeper_log %, " +
 		"rowkeeper_resource %, rowkeeper_schema %, " +
-		"rowkeeper_store %"
+		"rowkeeper_store %, rowkeeper_user %"
 	backups := []struct {
 		name  string
 		locks []string

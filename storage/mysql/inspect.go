@@ -139,6 +139,7 @@ func (i *inspector) rights(ctx context.Context) (lacks []inspect.Row, err error)
 		{"rowkeeper_lease", "SELECT INSERT DELETE"},
 		{"rowkeeper_resource", "SELECT INSERT DELETE"},
 		{"rowkeeper_index", "SELECT INSERT DELETE"},
+		{"rowkeeper_user", "SELECT INSERT DELETE"},
 		{"rowkeeper_schema", "SELECT"},
 	} {
 		for right := range strings.FieldsSeq(table.rights) {
@@ -200,6 +201,7 @@ func indexesOf(mariadb bool) []inspect.Index {
 		primaryKey("rowkeeper_aborted", "store,token"),
 		primaryKey("rowkeeper_resource", "store,directory"),
 		primaryKey("rowkeeper_index", "store,entry,key"),
+		primaryKey("rowkeeper_user", "store,revision"),
 	}
 }
 
@@ -213,7 +215,7 @@ type question struct {
 func asked(sql string) []question { return []question{{sql: sql}} }
 
 // ourTables are the names of the tables.
-const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index')`
+const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index', 'rowkeeper_user')`
 
 // ofInnoDB are what TiDB does not tell.
 var ofInnoDB = []inspect.Question{inspect.Locks, inspect.Purge, inspect.BinaryLogs}
@@ -432,4 +434,13 @@ FROM (
           WHERE r.store = $store AND r.revision < ? AND r.version > 0 ORDER BY r.revision DESC LIMIT ?) p
     WHERE s.id = $store
 ) j`),
+	// A range of the primary key of the users, and for each row that of the log. The revision after
+	// which it begins, and the limit.
+	inspect.UserPiece: asked(`
+SELECT COUNT(*) AS ` + "`rows`" + `, COALESCE(MAX(p.revision), 0) AS last, COALESCE(SUM(g.revision IS NULL), 0) AS alone,
+       MIN(IF(g.revision IS NULL, p.revision, NULL)) AS example
+FROM (SELECT u.revision
+      FROM rowkeeper_user u FORCE INDEX (PRIMARY)
+      WHERE u.store = $store AND u.revision > ? AND u.name IS NOT NULL ORDER BY u.revision LIMIT ?) p
+LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = p.revision`),
 }

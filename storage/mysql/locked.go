@@ -203,6 +203,8 @@ func (w *working) Erase(limit int, at contract.State) (n int, err error) {
 	x := w.begin()
 	x.statement(eraseLive, limit)
 	x.statement(selectDeleted)
+	x.statement(eraseUsers, limit)
+	x.statement(selectDeleted)
 	x.statement(eraseLog, int64(at.Head.Revision), limit)
 	x.statement(selectDeleted)
 	x.statement(eraseEntries, limit)
@@ -210,7 +212,7 @@ func (w *working) Erase(limit int, at contract.State) (n int, err error) {
 	x.statement(eraseAborted)
 	x.statement(eraseDirectories)
 	err = w.send(x, func(a *answers) (err error) {
-		for range 3 {
+		for range 4 {
 			if err == nil {
 				err = a.each(1, func(r row) error { n += int(r.int(0)); return nil })
 			}

@@ -47,6 +47,7 @@ func readsOf(store string, tidb bool) sqlkit.Statements {
 		Values:    ofStore(selectValues, store),
 		Chain:     ofStore(selectChain, store),
 		Changes:   ofStore(selectChanges, store),
+		Users:     ofStore(selectUsers, store),
 		Count:     ofStore(selectCount, store),
 		CountUpTo: ofStore(selectCountUpTo, store),
 		Expired:   ofStore(selectExpiring, store),
@@ -87,8 +88,8 @@ var inTransaction = sqlkit.TxStatements{
 	RecordFingerprint: updateFingerprint,
 	Mark: []sqlkit.Change{{SQL: insertMarker, Args: 3},
 		{SQL: updateEpoch, First: 3, Args: 4}},
-	Remove:   []string{removeRecords, deleteLive},
-	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog, deleteAllEntries},
+	Remove:   []string{removeUsers, removeRecords, deleteLive},
+	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllUsers, deleteAllLog, deleteAllEntries},
 	Indexes:  selectTheIndexes,
 	Renew:    renewStore,
 	SetQuota: updateQuota,
@@ -274,6 +275,13 @@ var selectChanges = stateAndRows(7, `
  WHERE g.store = $store AND (g.revision > ? AND g.revision <= ? OR g.revision < ? AND g.revision >= ?)
    AND g.key >= ? AND g.key < ?`)
 
+// selectUsers reads users' rows by primary key. The list of revisions stands for %s; it is not
+// empty.
+var selectUsers = stateAndRows(3, `
+        u.revision, u.name, u.audit_id
+ FROM rowkeeper_user u FORCE INDEX (PRIMARY)
+ WHERE u.store = $store AND u.revision IN (%s)`)
+
 // selectCount counts live keys: primary key range. Counts are one row, so the state is in it.
 const selectCount = `
 SELECT ` + state + `,
@@ -361,7 +369,7 @@ JOIN (SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0)
              CAST(COALESCE(SUM(t.data_length + t.index_length), 0) AS SIGNED) AS live
       FROM information_schema.tables t
       WHERE t.table_schema = DATABASE()
-        AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index')) z
+        AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index', 'rowkeeper_user')) z
 WHERE s.id = $store`
 
 // selectUsage reads all live rows of the store, and measures the value of each by the primary key
@@ -410,8 +418,10 @@ var selectEverywhere = stateAndRows(3, `
 
 // selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the
 // store row of the same snapshot. With the state comes the lowest revision of the aborted tokens,
-// of which there are a few at most.
-var selectSweep = stateAnd(`0, (SELECT MIN(a.seen) FROM rowkeeper_aborted a WHERE a.store = $store), 0`, `
+// of which there are a few at most, and whether there is a user's row, by one step into their
+// primary key: that of the last row is the revision, which is not 0.
+var selectSweep = stateAnd(`0, (SELECT MIN(a.seen) FROM rowkeeper_aborted a WHERE a.store = $store),
+        (SELECT MAX(u.revision) FROM rowkeeper_user u WHERE u.store = $store)`, `
         g.revision, g.prev_revision, g.deleted OR g.key = ''
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
  WHERE g.store = $store AND g.revision >= (SELECT s.swept FROM rowkeeper_store s WHERE s.id = $store)
@@ -575,6 +585,12 @@ VALUES `
 const insertIndexedLog = `
 INSERT INTO rowkeeper_log
        (store, revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value, entries)
+VALUES `
+
+// insertUsers is followed by rows: those of users, beside their rows of the log.
+const insertUsers = `
+INSERT INTO rowkeeper_user
+       (store, revision, name, audit_id)
 VALUES `
 
 // replaceLive is followed by rows. InnoDB updates a row that is there in place, and leaves the
@@ -762,6 +778,12 @@ DELETE g
 FROM (%s) d
 STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = d.value`
 
+// deleteSweptUsers deletes users' rows like deleteSwept.
+const deleteSweptUsers = `
+DELETE u
+FROM (%s) d
+STRAIGHT_JOIN rowkeeper_user u FORCE INDEX (PRIMARY) ON u.store = $store AND u.revision = d.value`
+
 // selectDeleted returns how many rows the statement before it has deleted.
 const selectDeleted = `SELECT ROW_COUNT()`
 
@@ -799,21 +821,32 @@ UPDATE rowkeeper_store s
 SET s.fingerprint = %s
 WHERE s.id = $store AND s.fingerprint IS NULL`
 
-// removeRecords deletes the log rows of some keys, which the live rows name. All are found by
-// primary keys. The rows of keys stand for %s. deleteLive then deletes the live rows.
+// removeRecords deletes the log rows of some keys, which the live rows name, and removeUsers the
+// users' rows beside them. All are found by primary keys. The rows of keys stand for %s. deleteLive
+// then deletes the live rows.
+const removeUsers = `
+DELETE u
+FROM (%s) d
+STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = d.value
+STRAIGHT_JOIN rowkeeper_user u FORCE INDEX (PRIMARY) ON u.store = $store AND u.revision = l.revision`
+
 const removeRecords = `
 DELETE g
 FROM (%s) d
 STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = d.value
 STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision`
 
-// deleteAllLeases, deleteAllLive and deleteAllLog walk the tables.
+// deleteAllLeases, deleteAllLive, deleteAllUsers and deleteAllLog walk the tables.
 const deleteAllLeases = `
 DELETE FROM rowkeeper_lease
 WHERE store = $store`
 
 const deleteAllLive = `
 DELETE FROM rowkeeper_live
+WHERE store = $store`
+
+const deleteAllUsers = `
+DELETE FROM rowkeeper_user
 WHERE store = $store`
 
 const deleteAllLog = `
@@ -832,6 +865,14 @@ const eraseLog = `
 DELETE g
 FROM (SELECT d.revision, d.token FROM rowkeeper_log d FORCE INDEX (PRIMARY) WHERE d.store = $store AND d.revision < %d LIMIT %d) d
 STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = d.revision`
+
+// eraseUsers removes the first rows of the store. It removes as many as eraseLog does, and before
+// it, so none is left without its row of the log.
+const eraseUsers = `
+DELETE FROM rowkeeper_user
+WHERE store = $store
+ORDER BY store, revision
+LIMIT %d`
 
 // eraseAborted removes all aborted tokens of the store, by primary key.
 const eraseAborted = `

@@ -33,6 +33,7 @@ func fill(tb testing.TB, db *sql.DB) (keys int64) {
 		`INSERT INTO rowkeeper_lease SELECT 2 + n DIV 3, n, 60, n FROM `+number+` numbers WHERE n BETWEEN 3 AND 2996`,
 		`INSERT INTO rowkeeper_index SELECT 1, x'0000000102', l.key FROM rowkeeper_live l WHERE l.store = 1`,
 		`INSERT INTO rowkeeper_index SELECT 1, x'000000010261', l.key FROM rowkeeper_live l WHERE l.store = 1`,
+		`INSERT INTO rowkeeper_user SELECT g.store, g.revision, 'alice', 'id' FROM rowkeeper_log g WHERE g.store = 1`,
 		`UPDATE rowkeeper_live SET lease = 7, expiry = -7 WHERE store = 1 AND revision MOD 500 = 7`,
 		`UPDATE rowkeeper_store SET compacted = 60000, swept = 50000`,
 		`INSERT INTO rowkeeper_store (id, name, identity, epoch, compacted, swept, oldest_writer)

@@ -50,6 +50,9 @@ func (b *backend) sweep(p *contract.SweepPlan, deleted *int) *transaction {
 		second := b.text()
 		second.statement(deleteSwept, revisionRows(p.Rows))
 		second.statement(selectDeleted)
+		if p.Users {
+			second.statement(deleteSweptUsers, revisionRows(p.Rows))
+		}
 		b.joinQueue(&second, b.server.hold)
 		second.statement(updateSwept, int64(p.Epoch), knownSchema, int64(p.Swept))
 		if p.Forget != 0 {

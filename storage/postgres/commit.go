@@ -31,8 +31,14 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 	if g.Whole {
 		work, withIndex = wholeGroup, wholeIndexedGroup
 	}
+	if in.users != nil {
+		work, withIndex = usersGroup, usersIndexedGroup
+	}
 	if in.indexed {
 		work, args = withIndex, append(args, in.entries)
+	}
+	if in.users != nil {
+		args = append(args, in.users, in.auditIDs)
 	}
 	o, err := b.transact(ctx, commitLock, work, args...)
 	if err != nil {
@@ -90,6 +96,8 @@ type input struct {
 	// may have entries.
 	entries []string
 	indexed bool
+	// users and auditIDs are "" where there is none, and nil if no mutation has a user.
+	users, auditIDs []string
 	// leased tells whether any key is attached to a lease.
 	leased bool
 	// condition is that of the only mutation, or of a transaction, if there is one.
@@ -140,6 +148,15 @@ func newInput(g *contract.Group) *input {
 		if m.If != nil {
 			in.condition = m.If
 		}
+		if m.By != nil {
+			if in.users == nil {
+				in.users, in.auditIDs = make([]string, n), make([]string, n)
+			}
+			in.users[at], in.auditIDs[at] = m.By.Name, m.By.AuditID
+		}
+	}
+	if in.users != nil {
+		in.users, in.auditIDs = in.users[:len(in.keys)], in.auditIDs[:len(in.keys)]
 	}
 	return in
 }

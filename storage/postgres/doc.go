@@ -83,8 +83,8 @@
 // `rowkeeper migrate up` and `rowkeeper stores create` need a role that may create tables: one that
 // owns the database, or has CREATE on the schema (since PostgreSQL 15 not everybody has that). The
 // server's role needs SELECT, INSERT, UPDATE and DELETE on the tables rowkeeper_log,
-// rowkeeper_live, rowkeeper_lease, rowkeeper_store, rowkeeper_aborted, rowkeeper_resource and
-// rowkeeper_index, and SELECT on rowkeeper_schema.
+// rowkeeper_live, rowkeeper_lease, rowkeeper_store, rowkeeper_aborted, rowkeeper_resource,
+// rowkeeper_index and rowkeeper_user, and SELECT on rowkeeper_schema.
 //
 // # Which database it is
 //

@@ -22,7 +22,7 @@ func Statements() []Statement {
 		{"poll", sqlPoll, false},
 		{"get_keys", sqlGetKeys, false}, {"page", sqlPage, false}, {"keys", sqlKeys, false},
 		{"replaced", sqlReplaced, false}, {"values", sqlValues, false},
-		{"chain", sqlChain, false}, {"changes", sqlChanges, false}, {"count", sqlCount, false},
+		{"chain", sqlChain, false}, {"changes", sqlChanges, false}, {"users", sqlUsers, false}, {"count", sqlCount, false},
 		{"count_up_to", sqlCountUpTo, false}, {"expired", sqlExpired, false},
 		{"first_at", sqlFirstAt, false}, {"leases", sqlLeases, false},
 		{"lapsing", sqlLapsing, false}, {"attached", sqlAttached, false},

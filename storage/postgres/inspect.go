@@ -136,6 +136,7 @@ var indexes = []inspect.Index{
 	primaryKey("rowkeeper_aborted", "store,token"),
 	primaryKey("rowkeeper_resource", "store,directory"),
 	primaryKey("rowkeeper_index", "store,entry,key"),
+	primaryKey("rowkeeper_user", "store,revision"),
 }
 
 func primaryKey(table, columns string) inspect.Index {
@@ -154,7 +155,7 @@ func inspectorSettings(timeout time.Duration) string {
 }
 
 // ourTables are the tables of the session's schema.
-const ourTables = `ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index']`
+const ourTables = `ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index', 'rowkeeper_user']`
 
 // questions are the statements. $store stands for the id of the store, in digits.
 var questions = map[inspect.Question]string{
@@ -358,6 +359,16 @@ WITH piece AS MATERIALIZED (
 SELECT count(*) AS rows, coalesce(min(id), 0) AS last, count(*) FILTER (WHERE orphan AND NOT beyond) AS orphans,
        count(*) FILTER (WHERE beyond) AS beyond, min(revision) FILTER (WHERE orphan OR beyond) AS example
 FROM judged`,
+	// A range of the primary key of the users, and for each row that of the log. $1 revision, $2
+	// limit.
+	inspect.UserPiece: `
+WITH piece AS MATERIALIZED (
+    SELECT revision FROM rowkeeper_user WHERE store = $store AND revision > $1::bigint ORDER BY revision LIMIT $2::bigint
+)
+SELECT count(*) AS rows, coalesce(max(p.revision), 0) AS last, count(*) FILTER (WHERE g.revision IS NULL) AS alone,
+       min(p.revision) FILTER (WHERE g.revision IS NULL) AS example
+FROM piece p
+LEFT JOIN rowkeeper_log g ON g.store = $store AND g.revision = p.revision`,
 	// The function takes the lock of a reader. $1 is not used, $2 index.
 	inspect.IndexCheck: `SELECT bt_index_check(to_regclass($2::text))::text AS damage WHERE $1::text IS NOT NULL`,
 }

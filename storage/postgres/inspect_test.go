@@ -26,6 +26,7 @@ func TestInspectionPlans(t *testing.T) {
 			inspect.LivePiece:    {`'k/05'`, `10000`},
 			inspect.LogPiece:     {`50000`, `10000`},
 			inspect.PartPiece:    {`0`, `10000`},
+			inspect.UserPiece:    {`50000`, `10000`},
 			inspect.EntryPiece:   {`'\x0000000102'`, `'k/05'`, `'\x00000002'`, `10000`},
 			inspect.EntriesPiece: {`'k/05'`, `'l'`, `'\x00000001'`, `'\x00000002'`, `10000`},
 		} {

@@ -59,6 +59,7 @@ const neededPrivileges = `
              ('rowkeeper_lease', 'SELECT'), ('rowkeeper_lease', 'INSERT'), ('rowkeeper_lease', 'UPDATE'), ('rowkeeper_lease', 'DELETE'),
              ('rowkeeper_resource', 'SELECT'), ('rowkeeper_resource', 'INSERT'), ('rowkeeper_resource', 'UPDATE'), ('rowkeeper_resource', 'DELETE'),
              ('rowkeeper_index', 'SELECT'), ('rowkeeper_index', 'INSERT'), ('rowkeeper_index', 'DELETE'),
+             ('rowkeeper_user', 'SELECT'), ('rowkeeper_user', 'INSERT'), ('rowkeeper_user', 'DELETE'),
              ('rowkeeper_schema', 'SELECT')) AS needed (name, privilege)`
 
 // sqlPrivileges lists the privileges that are missing, as a GRANT names them.

@@ -255,6 +255,7 @@ func TestUnprivilegedRole(t *testing.T) {
 		`GRANT SELECT, INSERT, UPDATE, DELETE ON rowkeeper_lease TO %s`,
 		`GRANT SELECT, INSERT, UPDATE, DELETE ON rowkeeper_resource TO %s`,
 		`GRANT SELECT, INSERT, DELETE ON rowkeeper_index TO %s`,
+		`GRANT SELECT, INSERT, DELETE ON rowkeeper_user TO %s`,
 		`GRANT SELECT ON rowkeeper_schema TO %s`)
 	b := openURL(t, as(t, database, user, secret))
 	defer b.Close()

@@ -79,6 +79,7 @@ var reads = sqlkit.Statements{
 	Values:    sqlValues,
 	Chain:     sqlChain,
 	Changes:   sqlChanges,
+	Users:     sqlUsers,
 	Count:     sqlCount,
 	CountUpTo: sqlCountUpTo,
 	Expired:   sqlExpired,
@@ -327,6 +328,20 @@ SELECT NULL, NULL, r.* FROM (
       AND key >= $5::bytea AND key < $6::bytea
 ) r`)
 
+// sqlUsers reads users' rows by the primary key, one descent per revision.
+//
+// $1 revisions.
+var sqlUsers = ofStore(`WITH` + state + `
+SELECT header.*, NULL, NULL, NULL FROM header
+UNION ALL
+SELECT NULL, NULL, r.* FROM (
+    SELECT u.revision, u.name, u.audit_id
+    FROM unnest($1::bigint[]) AS asked (revision)
+    CROSS JOIN LATERAL (
+        SELECT revision, name, audit_id FROM rowkeeper_user WHERE store = $store::integer AND revision = asked.revision OFFSET 0
+    ) u
+) r`)
+
 // sqlCount counts a range of the primary key of live.
 //
 // $1 start, $2 end, $3 $4 the lowest and the greatest ID of the snapshot.
@@ -442,7 +457,7 @@ FROM header CROSS JOIN (
 const sizesOfTables = `
         SELECT pg_total_relation_size(c.oid) AS total,
                coalesce(s.n_live_tup * (48 + w.width) + coalesce(t.n_live_tup, 0) * 2040, pg_total_relation_size(c.oid)) AS used
-        FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index']) AS name
+        FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index', 'rowkeeper_user']) AS name
         JOIN pg_class c ON c.oid = to_regclass(name)
         LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
         LEFT JOIN pg_stat_all_tables t ON t.relid = c.reltoastrelid
@@ -907,6 +922,36 @@ var (
 	sqlWholeIndexedGroup    = ofStore(indexed(wholeText, 24))
 )
 
+// byUsers makes the statement of a group one that records users, too. A mutation brings the user's
+// name and the audit ID, or "" if there is none. An accepted one of a user has a row beside that of
+// the log, whose primary key it has.
+//
+// The names are the parameter n, and the audit IDs the one after it.
+func byUsers(text string, n int) string {
+	return strings.NewReplacer(
+		`SELECT m.n, m.key,`, `SELECT m.n, m.username, m.audit_id, m.key,`,
+		`)
+         WITH ORDINALITY AS m (`, fmt.Sprintf(`, $%d::text[], $%d::text[])
+         WITH ORDINALITY AS m (`, n, n+1),
+		`, n)
+    LEFT JOIN LATERAL (`, `, username, audit_id, n)
+    LEFT JOIN LATERAL (`,
+		`SELECT i.n, $store::integer AS store,`,
+		`SELECT i.n, i.username, i.audit_id, $store::integer AS store,`,
+		`), created AS (`, `), noted AS (
+    INSERT INTO rowkeeper_user (store, revision, name, audit_id)
+    SELECT store, revision, username, audit_id FROM decided WHERE accepted AND (username <> '' OR audit_id <> '')
+), created AS (`).Replace(text)
+}
+
+// These are the statements of a group that has mutations of users; see byUsers. Such a group may
+// attach keys to leases, too: a mutation that does not pays nothing for that. It has no condition,
+// and is no transaction.
+var (
+	sqlUsersGroup        = ofStore(byUsers(leasedText, 12))
+	sqlUsersIndexedGroup = ofStore(byUsers(indexed(leasedText, 12), 13))
+)
+
 // sqlSomeLeases finds leases by the primary key. $1 IDs.
 var sqlSomeLeases = ofStore(`
 SELECT e.id, e.ttl, e.expiry
@@ -938,8 +983,9 @@ SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, $store::intege
        1 / (SELECT oldest_writer <= %d FROM rowkeeper_store WHERE id = $store::integer)::int, ` + sameServer)
 
 // sqlSweepRows reads what a batch of the sweep looks at: the rows from the swept revision to
-// compacted, by the primary key of the log; and the lowest revision that is recorded with an
-// aborted token, of which there are a few at most. The swept revision is where this process has
+// compacted, by the primary key of the log; the lowest revision that is recorded with an aborted
+// token, of which there are a few at most; and whether there is a user's row, by one step into
+// their primary key. The swept revision is where this process has
 // come to, if that is farther than what is recorded.
 //
 // $1 limit, $2 $3 an epoch and the revision up to which this process has swept in it.
@@ -949,7 +995,8 @@ var sqlSweepRows = ofStore(`WITH` + state + `, start AS MATERIALIZED (
     FROM state
 )
 SELECT ARRAY[state.epoch, state.compacted, start.swept, state.head, state.now, state.writable::int, state.started], state.head_token,
-       0::bigint, (SELECT min(seen) FROM rowkeeper_aborted WHERE store = $store::integer), NULL
+       0::bigint, (SELECT min(seen) FROM rowkeeper_aborted WHERE store = $store::integer),
+       (SELECT true FROM rowkeeper_user WHERE store = $store::integer ORDER BY revision LIMIT 1)
 FROM state CROSS JOIN start
 UNION ALL
 SELECT NULL, NULL, g.*
@@ -959,7 +1006,8 @@ FROM state CROSS JOIN start CROSS JOIN LATERAL (
 ) g`)
 
 // sqlSweep carries out a plan of contract.PlanSweep, under the sweep lock: it deletes rows by the
-// primary key of the log, and forgets aborted tokens.
+// primary key of the log, the users' rows beside them by theirs if there may be some, and forgets
+// aborted tokens.
 //
 // Why it is right: the plan holds in this state (good says what SweepPlan.Check says), whatever was
 // swept since. An import, after which it does not, holds the sweep lock, too, until it is
@@ -970,13 +1018,16 @@ FROM state CROSS JOIN start CROSS JOIN LATERAL (
 // contract.SweptSoFar.
 //
 // $1 epoch, $2 revisions of the rows to delete, $3 the new swept revision, $4 the revision below
-// which aborted tokens are forgotten, $5 whether to record swept, $6 the plan's compacted.
+// which aborted tokens are forgotten, $5 whether to record swept, $6 the plan's compacted,
+// $7 whether there may be users' rows.
 var sqlSweep = ofStore(`WITH` + state + `, good AS MATERIALIZED (
     SELECT FROM state WHERE state.epoch = $1::bigint AND state.compacted >= $6::bigint
 ), doomed AS MATERIALIZED (
     SELECT $store::integer AS store, revision FROM good CROSS JOIN unnest($2::bigint[]) AS revisions (revision)
 ), gone AS (
     DELETE FROM rowkeeper_log g USING doomed d WHERE g.store = d.store AND g.revision = d.revision RETURNING 1
+), unnamed AS (
+    DELETE FROM rowkeeper_user u USING doomed d WHERE u.store = d.store AND u.revision = d.revision AND $7::boolean
 ), done AS MATERIALIZED (
     SELECT count(*) AS deleted FROM gone
 ), forgotten AS (
@@ -1074,16 +1125,17 @@ var sqlSweepOut = ofStore(`SELECT pg_advisory_xact_lock('rowkeeper_log'::regclas
 var sqlClear = ofStore(`
 WITH keys AS (DELETE FROM rowkeeper_live WHERE store = $store::integer),
 leases AS (DELETE FROM rowkeeper_lease WHERE store = $store::integer),
-entries AS (DELETE FROM rowkeeper_index WHERE store = $store::integer)
+entries AS (DELETE FROM rowkeeper_index WHERE store = $store::integer),
+users AS (DELETE FROM rowkeeper_user WHERE store = $store::integer)
 DELETE FROM rowkeeper_log WHERE store = $store::integer`)
 
 // sqlErase removes the first keys in the order of their primary key, and the oldest rows of the log
 // but for the newest one, in the order of its primary key, and the first rows of the index, and all
-// aborted tokens and directories.
-// It runs under the commit lock, and a dropped store has no other writer. It returns how many rows
-// it has removed.
+// aborted tokens and directories. As many users' rows are removed as rows of the log, the first
+// ones in the same order, so none is left without its row of the log. It runs under the commit
+// lock, and a dropped store has no other writer. It returns how many rows it has removed.
 //
-// $1 limit for each of the three tables.
+// $1 limit for each of the four tables.
 var sqlErase = ofStore(`
 WITH keys AS MATERIALIZED (
     SELECT store, key FROM rowkeeper_live WHERE store = $store::integer ORDER BY key LIMIT $1::bigint
@@ -1095,6 +1147,10 @@ WITH keys AS MATERIALIZED (
     ) g
 ), entries AS MATERIALIZED (
     SELECT store, entry, key FROM rowkeeper_index WHERE store = $store::integer ORDER BY entry, key LIMIT $1::bigint
+), named AS MATERIALIZED (
+    SELECT store, revision FROM rowkeeper_user WHERE store = $store::integer ORDER BY revision LIMIT $1::bigint
+), unnamed AS (
+    DELETE FROM rowkeeper_user u USING named n WHERE u.store = n.store AND u.revision = n.revision RETURNING 1
 ), left_out AS (
     DELETE FROM rowkeeper_index i USING entries e WHERE i.store = e.store AND i.entry = e.entry AND i.key = e.key RETURNING 1
 ), dead AS (
@@ -1106,10 +1162,10 @@ WITH keys AS MATERIALIZED (
 ), directories AS (
     DELETE FROM rowkeeper_resource WHERE store = $store::integer
 )
-SELECT (SELECT count(*) FROM dead) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM left_out)`)
+SELECT (SELECT count(*) FROM dead) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM left_out) + (SELECT count(*) FROM unnamed)`)
 
 // sqlRemove deletes the live rows of some keys, by their primary key, and the log rows that these
-// name, by that of the log. It runs under the commit lock.
+// name, and the users' rows beside them, by theirs. It runs under the commit lock.
 //
 // $1 keys.
 var sqlRemove = ofStore(`
@@ -1117,6 +1173,8 @@ WITH dead AS (
     DELETE FROM rowkeeper_live l USING (SELECT $store::integer AS store, unnest($1::bytea[]) AS key) k
     WHERE l.store = k.store AND l.key = k.key
     RETURNING l.store, l.revision
+), unnamed AS (
+    DELETE FROM rowkeeper_user u USING dead d WHERE u.store = d.store AND u.revision = d.revision
 )
 DELETE FROM rowkeeper_log g USING dead d WHERE g.store = d.store AND g.revision = d.revision`)
 

@@ -94,6 +94,7 @@ func fill(t *testing.T, conn *pgx.Conn) {
 		`UPDATE rowkeeper_live SET entries = ARRAY['\x0000000102'::bytea, '\x000000010261'] WHERE store = 1`,
 		`INSERT INTO rowkeeper_index (store, entry, key) SELECT 1, unnest(entries), key FROM rowkeeper_live WHERE store = 1`,
 		`UPDATE rowkeeper_live SET lease = 7, expiry = -7 WHERE store = 1 AND revision % 200 = 7`,
+		`INSERT INTO rowkeeper_user (store, revision, name, audit_id) SELECT store, revision, 'alice', 'id' FROM rowkeeper_log WHERE store = 1`,
 		`INSERT INTO rowkeeper_lease (store, id, ttl, expiry) SELECT 1, n, 60, n FROM generate_series(1, 100000) n`,
 		`INSERT INTO rowkeeper_lease (store, id, ttl, expiry) SELECT 1 + n / 3, n, 60, n FROM generate_series(3, 2999) n`,
 		`UPDATE rowkeeper_store SET compacted = 110000, swept = 100001`,
@@ -152,6 +153,7 @@ var arguments = func() map[string]struct {
 	}
 	// Each key of the group has two entries, of which one goes, and one comes.
 	entries := array(group, "text", func(int) string { return `'{"\\x0000000102","\\x000000010262"}'` })
+	users := array(group, "text", func(int) string { return `'alice'` })
 	const comparing = `ARRAY['k/050000', 'none']::bytea[], ARRAY['k/051000', 'nonf']::bytea[], ` +
 		`ARRAY[3, 2]::bigint[], ARRAY[3, 0]::bigint[], ARRAY[0, 0]::bigint[], ARRAY['x', '']::bytea[], true`
 	// The keys of 1,000 rows, and their live rows, are looked at in the place of a large range.
@@ -177,6 +179,7 @@ var arguments = func() map[string]struct {
 		"values":                 {revisions, 502},
 		"chain":                  {`100501, 'k/000500', 500`, 4},
 		"changes":                {`100500, 101000, -51456511, -51712511, 'k/', 'l'`, 502},
+		"users":                  {revisions, 502},
 		"count":                  {`'k/050000', 'k/060000', -9223372036854775807, 9223372036854775807`, 10_002},
 		"count_up_to":            {around + `, -9223372036854775807, 9223372036854775807, 10000`, 10_002},
 		"expired":                {`101`, 103},
@@ -199,8 +202,8 @@ var arguments = func() map[string]struct {
 		"identity":               {``, 3},
 		"size":                   {``, 2},
 		"usage":                  {``, 203_000},
-		"erase":                  {`500`, 3010},
-		"remove":                 {array(group, "bytea", key), 4 * group},
+		"erase":                  {`500`, 4010},
+		"remove":                 {array(group, "bytea", key), 5 * group},
 		"renew":                  {``, 1},
 		"growth":                 {`119501, -61185023`, 1002},
 		"quota":                  {``, 3},
@@ -232,11 +235,14 @@ var arguments = func() map[string]struct {
 			entries, 4 + 6*group + 2000},
 		"rowkeeper_whole_indexed_group": {groupOf("0") + ", " + strings.Replace(comparing, "'k/051000'", "'k/099999'", 1) +
 			", " + since + "'{t,t}', " + entries, 4 + 6*group + 2 + 1000 + 2000},
-		"find_group":      {`'\x00', 119501`, 510},
-		"abort":           {`'\x00', 1`, 0},
-		"compact":         {`115000`, 1},
-		"sweepable":       {`501, 1, 100001`, 505},
-		"rowkeeper_sweep": {`1, ` + revisions + `, 100500, 1, true, 100001`, 510},
+		// They may attach to leases.
+		"rowkeeper_users_group":         {groupOf("77") + ", " + users + ", " + users, 4 + 5*group},
+		"rowkeeper_users_indexed_group": {groupOf("77") + ", " + entries + ", " + users + ", " + users, 4 + 7*group},
+		"find_group":                    {`'\x00', 119501`, 510},
+		"abort":                         {`'\x00', 1`, 0},
+		"compact":                       {`115000`, 1},
+		"sweepable":                     {`501, 1, 100001`, 506},
+		"rowkeeper_sweep":               {`1, ` + revisions + `, 100500, 1, true, 100001, true`, 1010},
 	}
 }()
 

@@ -20,7 +20,7 @@ func (b *backend) Sweep(ctx context.Context, p *contract.SweepPlan) (int, error)
 	}
 	record := b.swept.Records(p)
 	o, err := b.transact(ctx, sweepLock, sweepBatch, int64(p.Epoch), numbers(p.Rows),
-		int64(p.Swept), int64(p.Forget), record, int64(p.Compacted))
+		int64(p.Swept), int64(p.Forget), record, int64(p.Compacted), p.Users)
 	if err != nil {
 		return 0, err
 	}

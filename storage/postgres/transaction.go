@@ -49,20 +49,28 @@ var (
 		sql: sqlComparedIndexedGroup, types: withEntries(comparedGroup.types)}
 	wholeIndexedGroup = statement{name: "rowkeeper_whole_indexed_group", sql: sqlWholeIndexedGroup,
 		types: comparedIndexedGroup.types}
+	usersGroup = statement{name: "rowkeeper_users_group", sql: sqlUsersGroup,
+		types: withUsers(leasedGroup.types)}
+	usersIndexedGroup = statement{name: "rowkeeper_users_indexed_group", sql: sqlUsersIndexedGroup,
+		types: withUsers(indexedGroup.types)}
 	sweepLock = statement{name: "rowkeeper_sweep_lock",
 		sql: fmt.Sprintf(sqlSweepLock, knownSchema), types: []uint32{oidInt, oidStore}}
 	sweepBatch = statement{name: "rowkeeper_sweep", sql: sqlSweep,
-		types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt, oidStore}}
+		types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt, oidBool, oidStore}}
 
 	writingStatements = []statement{begin, commit, commitLock, commitGroup, leasedGroup,
 		comparedGroup, wholeGroup, indexedGroup, leasedIndexedGroup, comparedIndexedGroup,
-		wholeIndexedGroup, sweepLock, sweepBatch}
+		wholeIndexedGroup, usersGroup, usersIndexedGroup, sweepLock, sweepBatch}
 )
 
 // withEntries are the types of a statement that has entries as well, before the store.
 func withEntries(types []uint32) []uint32 {
 	return slices.Insert(slices.Clone(types), len(types)-1, uint32(oidTextArray))
 }
+
+// withUsers are the types of a statement that has users' names and audit IDs as well, before the
+// store.
+func withUsers(types []uint32) []uint32 { return withEntries(withEntries(types)) }
 
 // workPortal is the portal in which the work waits for the lock.
 const workPortal = "rowkeeper_work"

@@ -273,6 +273,14 @@ func (b *backend) apply(c *sqlite3.Conn, token contract.Token, now time.Time, m 
 	if err := s.Run(); err != nil {
 		return err
 	}
+	if m.By != nil {
+		if s, err = c.Prepare(insertUser); err != nil {
+			return err
+		}
+		if err := s.Int(int64(o.ID())).Text(m.By.Name).Text(m.By.AuditID).Run(); err != nil {
+			return err
+		}
+	}
 
 	switch {
 	case m.Delete:

@@ -291,4 +291,13 @@ WITH piece AS MATERIALIZED (
 SELECT count(*) AS rows, coalesce(min(id), 0) AS last, count(*) FILTER (WHERE orphan AND NOT beyond) AS orphans,
        count(*) FILTER (WHERE beyond) AS beyond, min(revision) FILTER (WHERE orphan OR beyond) AS example
 FROM judged`,
+	// A range of the primary key of the users, and for each row that of the log. ?1 revision, ?2
+	// limit.
+	inspect.UserPiece: `
+WITH piece AS MATERIALIZED (
+    SELECT revision FROM rowkeeper_user WHERE revision > ?1 ORDER BY revision LIMIT ?2
+)
+SELECT count(*) AS rows, coalesce(max(p.revision), 0) AS last, count(*) FILTER (WHERE g.revision IS NULL) AS alone,
+       min(p.revision) FILTER (WHERE g.revision IS NULL) AS example
+FROM piece p LEFT JOIN rowkeeper_log g ON g.revision = p.revision`,
 }

@@ -28,7 +28,7 @@ func TestInspectionPlans(t *testing.T) {
 		if err := s.Each(func() error {
 			step := s.ColString(3)
 			if strings.Contains(step, "SCAN rowkeeper_l") || strings.Contains(step, "SCAN rowkeeper_i") ||
-				strings.Contains(step, "SCAN g") || strings.Contains(step, "SCAN i") ||
+				strings.Contains(step, "SCAN rowkeeper_u") || strings.Contains(step, "SCAN g") || strings.Contains(step, "SCAN i") ||
 				strings.Contains(step, "TEMP B-TREE FOR ORDER BY") {
 				t.Errorf("the %s: %s", q, step)
 			}

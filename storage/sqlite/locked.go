@@ -111,7 +111,7 @@ func (w *working) PutLeases(rows []contract.LeaseRow) error {
 }
 
 func (w *working) Erase(limit int, _ contract.State) (n int, err error) {
-	for _, text := range []string{eraseLive, eraseLog, eraseEntries} {
+	for _, text := range []string{eraseLive, eraseUsers, eraseLog, eraseEntries} {
 		if err := w.Change(text, int64(limit)); err != nil {
 			return 0, err
 		}

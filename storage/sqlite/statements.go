@@ -29,6 +29,7 @@ var reads = sqlkit.Statements{
 	Values:    selectValues,
 	Chain:     selectChain,
 	Changes:   selectChanges,
+	Users:     selectUsers,
 	Count:     countLive,
 	CountUpTo: countLiveUpTo,
 	Expired:   selectExpiring,
@@ -65,8 +66,8 @@ var inTransaction = sqlkit.TxStatements{
 	RecordFingerprint: updateFingerprint,
 	Mark: []sqlkit.Change{{SQL: insertMarker, Args: 3},
 		{SQL: updateEpoch, First: 3, Args: 4}},
-	Remove:   []string{removeRecords, removeKeys},
-	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllLog, deleteAllEntries},
+	Remove:   []string{removeUsers, removeRecords, removeKeys},
+	Clear:    []string{deleteAllLeases, deleteAllLive, deleteAllUsers, deleteAllLog, deleteAllEntries},
 	Indexes:  selectTheIndexes,
 	Renew:    renewStore,
 	SetQuota: updateQuota,
@@ -209,6 +210,10 @@ SELECT revision, key, prev_revision, create_revision, version, time, deleted
 FROM rowkeeper_log
 WHERE revision < ?3 AND revision >= ?4 AND key >= ?5 AND key < ?6`
 
+// selectUsers finds users' rows by primary key, of the IDs in a JSON array.
+const selectUsers = `
+SELECT revision, name, audit_id FROM rowkeeper_user WHERE revision IN (SELECT value FROM json_each(?1))`
+
 // selectTail walks the log by primary key and finds the previous rows by it: those of deletions, or
 // all if ?1.
 const selectTail = `
@@ -310,6 +315,10 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`
 const insertIndexedLog = `
 INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value, entries)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)`
+
+// insertUser adds the user's row to that of the log, whose primary key it has.
+const insertUser = `
+INSERT INTO rowkeeper_user (revision, name, audit_id) VALUES (?1, ?2, ?3)`
 
 const insertMarker = `
 INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value)
@@ -445,9 +454,10 @@ UPDATE rowkeeper_store SET swept = ?1 WHERE id = 1`
 
 // selectSweep is what a batch of the sweep looks at, by the log's primary key, from the row at the
 // swept revision on. The first row has the lowest revision of the aborted tokens, which are almost
-// always none.
+// always none, and the revision of the last user's row, NULL if there is none: one step in their
+// primary key.
 const selectSweep = `
-SELECT 0, min(seen), 0 FROM rowkeeper_aborted
+SELECT 0, min(seen), (SELECT max(revision) FROM rowkeeper_user) FROM rowkeeper_aborted
 UNION ALL
 SELECT * FROM (
     SELECT revision, prev_revision, deleted
@@ -459,6 +469,10 @@ SELECT * FROM (
 
 const deleteLog = `
 DELETE FROM rowkeeper_log WHERE revision = ?1`
+
+// deleteUser finds a user's row by primary key.
+const deleteUser = `
+DELETE FROM rowkeeper_user WHERE revision = ?1`
 
 const deleteAborted = `
 DELETE FROM rowkeeper_aborted WHERE seen < ?1`
@@ -565,8 +579,13 @@ SELECT id, ttl, expiry FROM rowkeeper_lease`
 const countAll = `
 SELECT count(*) FROM rowkeeper_live`
 
-// removeRecords deletes the log rows of some keys, which the live rows name, and removeKeys the
-// live rows. All are found by primary keys. ?1 is an array of keys in hexadecimal.
+// removeRecords deletes the log rows of some keys, which the live rows name, removeUsers the users'
+// rows beside them, and removeKeys the live rows. All are found by primary keys. ?1 is an array of
+// keys in hexadecimal.
+const removeUsers = `
+DELETE FROM rowkeeper_user WHERE revision IN (
+    SELECT l.revision FROM json_each(?1) a CROSS JOIN rowkeeper_live l ON l.key = unhex(a.value))`
+
 const removeRecords = `
 DELETE FROM rowkeeper_log WHERE revision IN (
     SELECT l.revision FROM json_each(?1) a CROSS JOIN rowkeeper_live l ON l.key = unhex(a.value))`
@@ -574,12 +593,15 @@ DELETE FROM rowkeeper_log WHERE revision IN (
 const removeKeys = `
 DELETE FROM rowkeeper_live WHERE key IN (SELECT unhex(value) FROM json_each(?1))`
 
-// deleteAllLeases, deleteAllLive and deleteAllLog delete without looking at rows.
+// deleteAllLeases, deleteAllLive, deleteAllUsers and deleteAllLog delete without looking at rows.
 const deleteAllLeases = `
 DELETE FROM rowkeeper_lease`
 
 const deleteAllLive = `
 DELETE FROM rowkeeper_live`
+
+const deleteAllUsers = `
+DELETE FROM rowkeeper_user`
 
 const deleteAllLog = `
 DELETE FROM rowkeeper_log`
@@ -597,6 +619,12 @@ WHERE revision IN (
     WHERE revision < (SELECT max(revision) FROM rowkeeper_log)
     ORDER BY revision LIMIT ?1
 )`
+
+// eraseUsers deletes the first rows in the order of the primary key. It deletes as many as eraseLog
+// does, and before it, so none is left without its row of the log.
+const eraseUsers = `
+DELETE FROM rowkeeper_user
+WHERE revision IN (SELECT revision FROM rowkeeper_user ORDER BY revision LIMIT ?1)`
 
 // eraseEntries removes the first rows of the index in the order of its primary key.
 const eraseEntries = `

@@ -46,6 +46,17 @@ var plans = map[string]struct{ text, plan string }{
 	"selectChanges": {selectChanges, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_log " +
 		"USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); UNION ALL; SEARCH rowkeeper_log USING " +
 		"INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
+	// They scan the parameter.
+	"selectUsers": {selectUsers, "SEARCH rowkeeper_user USING INTEGER PRIMARY KEY (rowid=?); " +
+		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
+	"removeUsers": {removeUsers, "SEARCH rowkeeper_user USING INTEGER PRIMARY KEY (rowid=?); LIST SUBQUERY; " +
+		"SCAN a VIRTUAL TABLE INDEX 1:; SEARCH l USING PRIMARY KEY (key=?); "},
+	"insertUser":     {insertUser, ""},
+	"deleteUser":     {deleteUser, "SEARCH rowkeeper_user USING INTEGER PRIMARY KEY (rowid=?); "},
+	"deleteAllUsers": {deleteAllUsers, ""},
+	// It scans the first rows.
+	"eraseUsers": {eraseUsers, "SEARCH rowkeeper_user USING INTEGER PRIMARY KEY (rowid=?); LIST SUBQUERY; " +
+		"SCAN rowkeeper_user; "},
 	"selectTail": {selectTail,
 		"SEARCH r USING INTEGER PRIMARY KEY (rowid>?); SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
 	"selectFirstAt": {selectFirstAt,
@@ -106,10 +117,10 @@ var plans = map[string]struct{ text, plan string }{
 	"updateSwept": {updateSwept, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
 		"(rowid=?); "},
 	"selectSweep": {selectSweep, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_aborted " +
-		"USING PRIMARY KEY; UNION ALL; CO-ROUTINE (subquery-4); SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); SCALAR SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); " +
+		"USING PRIMARY KEY; SCALAR SUBQUERY; SEARCH rowkeeper_user; UNION ALL; CO-ROUTINE (subquery-5); SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); SCALAR SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); " +
 		// It scans the rows of the batch.
 		"SCALAR SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); SCAN " +
-		"(subquery-4); "},
+		"(subquery-5); "},
 	"deleteLog":     {deleteLog, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
 	"deleteAborted": {deleteAborted, "SCAN rowkeeper_aborted; "},
 	"updateEpoch": {updateEpoch, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
@@ -208,7 +219,8 @@ func TestPlans(t *testing.T) {
 		`INSERT INTO rowkeeper_log WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i <= 100000)
 			SELECT i, CAST(printf('/registry/%06d', i) AS BLOB), 0, i, 1, 0, randomblob(16), 0, 0, NULL, x'00' FROM n`,
 		`INSERT INTO rowkeeper_live SELECT key, revision, create_revision, version, lease, iif(revision % 10 = 0, revision, NULL), NULL FROM rowkeeper_log WHERE revision > 1`,
-		`INSERT INTO rowkeeper_index SELECT x'0000000102', key FROM rowkeeper_live`)
+		`INSERT INTO rowkeeper_index SELECT x'0000000102', key FROM rowkeeper_live`,
+		`INSERT INTO rowkeeper_user SELECT revision, 'alice', 'id' FROM rowkeeper_log WHERE revision > 1`)
 	b := open(t, url).(*backend)
 	defer b.Close()
 	if n, _, err := b.Count(context.Background(), "/", "0", 0, 0); err != nil || n != 100_000 {

@@ -30,6 +30,17 @@ func (b *backend) sweep(c *sqlite3.Conn, p *contract.SweepPlan) (deleted int, er
 	if err := p.Check(guard.State); err != nil {
 		return 0, err
 	}
+	if p.Users {
+		users, err := c.Prepare(deleteUser)
+		if err != nil {
+			return 0, err
+		}
+		for _, r := range p.Rows {
+			if err := users.Int(int64(r)).Run(); err != nil {
+				return 0, err
+			}
+		}
+	}
 	s, err := c.Prepare(deleteLog)
 	if err != nil {
 		return 0, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -29,8 +30,8 @@ func newHistoryCommand() *cobra.Command {
 		Use:   "history RESOURCE[/NAME]",
 		Short: "Tell who changed what in an object, or in all objects of a resource",
 		Long: "History lists the changes of an object that the server's database still has, the newest " +
-			"first: the revision, the time, what was done, by which field manager, and which fields have " +
-			"changed. Without a name, it lists the changes of all objects of the resource in the " +
+			"first: the revision, the time, what was done, by which user, if the server records users " +
+			"(--history-users), by which field manager, and which fields have changed. Without a name, it lists the changes of all objects of the resource in the " +
 			"namespace.\n\nThe server has to run with --enable-history. " +
 			"The user needs get on RESOURCE/history, and get or list on RESOURCE. Objects that had the name " +
 			"before need get on RESOURCE/earlierhistory.",
@@ -124,8 +125,9 @@ func (h *historyCommand) table(out io.Writer, t *target, changes []v1alpha1.Chan
 	if len(changes) == 0 {
 		return nil
 	}
+	users := slices.ContainsFunc(changes, func(c v1alpha1.Change) bool { return c.User != "" })
 	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
-	row := func(c *v1alpha1.Change, cells ...string) {
+	row := func(c *v1alpha1.Change, revision, time, verb, user, manager, changed string) {
 		var all []string
 		if t.name == "" {
 			if t.scoped && t.namespace == "" {
@@ -133,10 +135,14 @@ func (h *historyCommand) table(out io.Writer, t *target, changes []v1alpha1.Chan
 			}
 			all = append(all, c.Name)
 		}
-		fmt.Fprintln(w, strings.Join(append(all, cells...), "\t"))
+		all = append(all, revision, time, verb)
+		if users {
+			all = append(all, user)
+		}
+		fmt.Fprintln(w, strings.Join(append(all, manager, changed), "\t"))
 	}
-	row(&v1alpha1.Change{Namespace: "NAMESPACE", Name: "NAME"}, "REVISION", "TIME", "VERB", "MANAGER",
-		"CHANGED")
+	row(&v1alpha1.Change{Namespace: "NAMESPACE", Name: "NAME"}, "REVISION", "TIME", "VERB", "USER",
+		"MANAGER", "CHANGED")
 	for i := range changes {
 		c := &changes[i]
 		verb := string(c.Verb)
@@ -144,7 +150,7 @@ func (h *historyCommand) table(out io.Writer, t *target, changes []v1alpha1.Chan
 			verb += " (earlier object)"
 		}
 		row(c, c.Revision, c.Time.Local().Format("2006-01-02 15:04:05"), verb,
-			printable(dash(c.Manager)), printable(summary(c)))
+			printable(dash(c.User)), printable(dash(c.Manager)), printable(summary(c)))
 	}
 	return w.Flush()
 }
@@ -177,6 +183,9 @@ func (h *historyCommand) patches(ctx context.Context, out io.Writer, t *target, 
 		fmt.Fprintf(out, "revision %s, %s: %s %s by %s", c.Revision,
 			c.Time.Local().Format("2006-01-02 15:04:05.000 -0700"), c.Verb, t.of(c.Namespace, c.Name),
 			printable(dash(c.Manager)))
+		if c.User != "" {
+			fmt.Fprintf(out, ", user %s, audit ID %s", printable(c.User), printable(dash(c.AuditID)))
+		}
 		fmt.Fprintln(out)
 		after := c.Object
 		before, known, err := h.before(ctx, t, c, all[i+1:])

@@ -82,7 +82,8 @@ func TestHistory(t *testing.T) {
 			"- level: RequestResponse\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s := start(dir, "--enable-crds", "--enable-history", "--encryption-provider-config="+keys,
+		s := start(dir, "--enable-crds", "--enable-history",
+			"--history-users=ci.rowkeeper.dev/pipelines,home.example.com/lamps", "--encryption-provider-config="+keys,
 			"--audit-policy-file="+policy, "--audit-log-path="+audited)
 		admin, jane, joe := s.kubeconfig(), s.userFile(t, "jane"), s.userFile(t, "joe")
 		// A server that fences when it starts has no history from before that.
@@ -129,12 +130,27 @@ func TestHistory(t *testing.T) {
 		broken := h.Items[slices.IndexFunc(h.Items, func(c v1alpha1.Change) bool {
 			return slices.Contains(c.Changed, "spec.steps[0].command[0]")
 		})]
-		if broken.Manager != "joe" {
+		if broken.Manager != "joe" || broken.User != "joe" {
 			t.Errorf("it was broken by %+v", broken)
 		}
+		var users []string
+		for _, c := range h.Items {
+			users = append(users, c.User)
+		}
+		if got := strings.Join(users, " "); got != "jane joe jane joe jane jane" {
+			t.Errorf("the users are %s", got)
+		}
+		log, err := os.ReadFile(audited)
+		if err != nil || !slices.ContainsFunc(strings.Split(string(log), "\n"), func(line string) bool {
+			return strings.Contains(line, `"auditID":"`+broken.AuditID+`"`) &&
+				strings.Contains(line, `"verb":"patch","user":{"username":"joe"`)
+		}) {
+			t.Errorf("the audit log has no patch %q of joe, %v", broken.AuditID, err)
+		}
 		good := h.Items[2].Revision
-		has(t, s.tells(t, jane, "history", "pl/walk"), broken.Revision, "joe", "spec.steps[0].command")
+		has(t, s.tells(t, jane, "history", "pl/walk"), "USER", broken.Revision, "joe", "spec.steps[0].command")
 		has(t, s.tells(t, jane, "history", "pl", "walk", "--patch", "--limit=2"), "-    - make",
+			", user joe, audit ID "+broken.AuditID,
 			"+    - \"false\"", "-  maxParallelRuns: 3", "There may be older changes")
 		has(t, s.tells(t, jane, "get", "pl/walk", "--at", good), "- make", "maxParallelRuns: 3")
 		has(t, s.tells(t, jane, "get", "pipelines", "--at", good), "NAME", "walk")
@@ -175,7 +191,7 @@ func TestHistory(t *testing.T) {
 			"team.example.com/name: blue")
 		h = s.history(t, jane, "pipeline/walk")
 		if c := h.Items[0]; len(h.Items) != 7 || c.Manager != "rowkeeper-undo" ||
-			c.UID != broken.UID {
+			c.User != "jane" || c.UID != broken.UID {
 			t.Errorf("undo is told as %+v", c)
 		}
 
@@ -204,11 +220,15 @@ func TestHistory(t *testing.T) {
 		s.ok(t, "", "create", "secret", "generic", "s", "--from-literal=k=first")
 		s.ok(t, "", "patch", "secret", "s", "-p", `{"stringData":{"k":"second"}}`)
 		h = s.history(t, admin, "secret/s")
+		if table := s.tells(t, admin, "history", "secret/s"); h.Items[0].User != "" ||
+			strings.Contains(table, "USER") {
+			t.Errorf("users of Secrets are recorded, which is off: %+v\n%s", h.Items[0], table)
+		}
 		if len(h.Items) != 2 || !slices.Equal(h.Items[0].Changed, []string{"data.k"}) ||
 			fmt.Sprint(h.Items[1].Object["data"]) != "map[k:Zmlyc3Q=]" {
 			t.Errorf("the history of a Secret is %+v", h.Items)
 		}
-		log, err := os.ReadFile(audited)
+		log, err = os.ReadFile(audited)
 		if err != nil || !strings.Contains(string(log), `"resource":"secrets","namespace":"default",`+
 			`"name":"s","apiVersion":"v1","subresource":"history"`) ||
 			strings.Contains(string(log), "Zmlyc3Q=") {
@@ -217,9 +237,12 @@ func TestHistory(t *testing.T) {
 		s.ok(t, definition, "apply", "-f", "-")
 		s.ok(t, "", "wait", "--for=condition=Established", "crd/lamps.home.example.com")
 		s.ok(t, lamp, "apply", "-f", "-")
-		s.ok(t, "", "patch", "lamp", "one", "--type=merge", "-p", `{"spec":{"lit":true}}`)
+		// Of a user who is impersonated, it is that one.
+		s.ok(t, "", "patch", "lamp", "one", "--type=merge", "-p", `{"spec":{"lit":true}}`,
+			"--as=somebody", "--as-group=system:masters")
 		h = s.history(t, admin, "lamps.home.example.com/one")
 		if len(h.Items) != 2 || !slices.Contains(h.Items[0].Changed, "spec.lit") ||
+			h.Items[0].User != "somebody" ||
 			h.Items[1].Object["kind"] != "Lamp" {
 			t.Errorf("the history of a custom resource is %+v", h.Items)
 		}

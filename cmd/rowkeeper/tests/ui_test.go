@@ -30,11 +30,13 @@ func rowOf(revision string) string { return fmt.Sprintf(`.rows li[data-revision=
 func TestPage(t *testing.T) {
 	programPath(t, "chromium")
 	eachDatabase(t, func(t *testing.T, start func(string, ...string) *server) {
-		s := start(t.TempDir(), "--enable-crds", "--enable-history")
+		s := start(t.TempDir(), "--enable-crds", "--enable-history",
+			"--history-users=ci.rowkeeper.dev/pipelines")
 		s.ok(t, manifest("hello", "make"), "create", "-f", "-")
 		patch := func(command string) string {
 			t.Helper()
-			s.ok(t, "", "patch", "pipeline", "hello", "--type=json", "--field-manager=mary", "-p",
+			s.ok(t, "", "patch", "pipeline", "hello", "--type=json", "--field-manager=editor",
+				"--as=mary", "--as-group=system:masters", "-p",
 				fmt.Sprintf(`[{"op":"replace","path":"/spec/steps/0/command/2","value":%q}]`, command))
 			return s.jsonpath(t, "hello", ".metadata.resourceVersion")
 		}
@@ -50,7 +52,7 @@ func TestPage(t *testing.T) {
 
 		// A change appears, with who has made it.
 		second := patch("make test")
-		b.shows(rowOf(second), "mary")
+		b.shows(rowOf(second), "mary with editor")
 		b.shows(rowOf(second), "update")
 		b.shows(rowOf(second), "spec.steps")
 		b.shows(".revision", second)
@@ -111,6 +113,7 @@ func TestPage(t *testing.T) {
 		// All of it in one page.
 		b.click(".crumbs a")
 		b.until(`document.querySelectorAll('.log tbody tr').length === 6`)
+		b.shows(fmt.Sprintf(`.log tr[data-revision="%s"] .who`, second), "mary with editor")
 		b.goTo("#/server")
 		b.until(`document.querySelectorAll('.pictures svg .line').length > 0`)
 		b.until(`[...document.querySelectorAll('.values')].some((e) => /[1-9]\d* open/.test(e.innerText))`)

@@ -66,8 +66,10 @@ type Change struct {
 
 	// Manager is the field manager whose entry the change has written, "" if there is none.
 	Manager string `json:"manager"`
-	// User and AuditID are those of the request, "" if they were not recorded. No server records
-	// them yet.
+	// User and AuditID are those of the request, "" if they were not recorded. A server records
+	// them for the resources that its administrator names. The user is the one who is impersonated,
+	// if one is. A name of more than 512 bytes is cut off, and ends with "…", and so does an ID of
+	// more than 64.
 	User    string `json:"user"`
 	AuditID string `json:"auditID"`
 	// Changed are the paths of the fields that differ from the state before, without those of

@@ -156,6 +156,9 @@ type Mutation struct {
 	// If, unless it is nil, is what the mutation demands of other keys. If that is not met, the
 	// mutation is refused by [ErrCondition].
 	If *Condition
+	// By is who has asked for the mutation, nil if nobody is recorded, and always nil in a
+	// transaction and where there is a condition. It is [User.Stored].
+	By *User
 }
 
 // Group is what one transaction decides and writes.
@@ -559,6 +562,10 @@ type Backend interface {
 	// It sets what Chain sets, and returns the rows as [NewestFirst] orders them.
 	Changes(ctx context.Context, q ChangesQuery) ([]Row, State, error)
 
+	// Users reads who has written rows of the log, in no particular order. Rows of which nobody
+	// is recorded are missing, and so are rows that are gone. There are no more IDs than MaxChain.
+	Users(ctx context.Context, ids []RowID) ([]UserRow, State, error)
+
 	// Count counts the live keys in a range with revision <= at (0: all), and stops at limit (0:
 	// none).
 	Count(ctx context.Context, start, end Key, at Revision, limit int64) (int64, State, error)
@@ -687,13 +694,13 @@ type Tx interface {
 	// DropLeases removes leases.
 	DropLeases([]Lease) error
 	// Remove removes the live rows of keys, no more than a group may have, and their rows of the
-	// log. Keys that do not exist are no error. Rows of the index stay.
+	// log, with the users' rows. Keys that do not exist are no error. Rows of the index stay.
 	Remove([]Key) error
-	// Clear removes all rows of log, live and lease, and of the index.
+	// Clear removes all rows of log, user, live and lease, and of the index.
 	Clear() error
 	// Erase removes at most limit (> 0) rows of live, and as many of the log, of which it leaves
-	// the newest one, and as many of the index, and all aborted tokens and directories. It returns
-	// how many rows of live, log and index it removed.
+	// the newest one, and as many of user and of the index, and all aborted tokens and
+	// directories. It returns how many rows of live, log, user and index it removed.
 	Erase(limit int) (int, error)
 	// Renew gives the store another identity, and forgets its fingerprint, its boot, its quota and
 	// the declarations of its indexes.

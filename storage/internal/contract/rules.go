@@ -163,6 +163,9 @@ type Sweepable struct {
 	// Aborted is the lowest revision that is recorded with an aborted token, 0 if there is no
 	// token.
 	Aborted Revision
+	// Users: the store has recorded users. If it has none in this snapshot, no row that a plan
+	// of it removes has one: such a row was committed before, and its user with it.
+	Users bool
 }
 
 // SweepPlan is what a batch of the sweep does.
@@ -170,8 +173,10 @@ type SweepPlan struct {
 	// Epoch and Compacted are those of the state in which it was planned; see Check.
 	Epoch     Epoch
 	Compacted Revision
-	// Rows are the rows to delete.
-	Rows []RowID
+	// Rows are the rows to delete. Users tells whether some of them may have users' rows, which
+	// are deleted with them.
+	Rows  []RowID
+	Users bool
 	// Swept is what the swept revision rises to, if it is lower. Done tells that it is the
 	// compacted one.
 	Swept Revision
@@ -261,7 +266,8 @@ var ErrVoidPlan = Errorf(Transient,
 // revision rises only to where the parts are known.
 func PlanSweep(from Sweepable, limit int) SweepPlan {
 	st := from.State
-	p := SweepPlan{Epoch: st.Head.Epoch, Compacted: st.Compacted, Swept: st.Swept}
+	p := SweepPlan{Epoch: st.Head.Epoch, Compacted: st.Compacted, Swept: st.Swept,
+		Users: from.Users}
 	upto, looked := st.Compacted, 0
 	if from.Cut != 0 {
 		upto = min(upto, from.Cut-1)

@@ -53,7 +53,8 @@ func filled(t *testing.T, d dbtest.DB) *Store {
 		app, created := indexed.All[0].ID, indexed.All[1].ID
 		commit(t, engine, contract.Mutation{Key: podKey("indexed"), Expect: contract.Any, Value: []byte(name),
 			Known: indexed, Found: []contract.Entry{contract.ExistsEntry(app),
-				contract.ValueEntry(app, name), contract.ValueEntry(created, "2026"+name)}})
+				contract.ValueEntry(app, name), contract.ValueEntry(created, "2026"+name)},
+			By: &contract.User{Name: "alice", AuditID: name}})
 	}
 	create(t, engine, "old")
 	change(t, engine, "old", "new")
@@ -241,6 +242,7 @@ var damages = []spoilt{
 		"(SELECT r FROM (SELECT (-MAX(revision)) {div} 512 AS r FROM rowkeeper_log WHERE revision < 0) m)"}},
 	{findings: []string{"part-beyond-head"}, sql: []string{"UPDATE rowkeeper_log SET revision = revision - 512000 " +
 		"WHERE revision = (SELECT r FROM (SELECT MIN(revision) AS r FROM rowkeeper_log) m)"}},
+	{findings: []string{"user-alone"}, sql: []string{"UPDATE rowkeeper_user SET revision = revision + 1000000007"}},
 	{findings: []string{"index-row-missing"}, sql: []string{"DELETE FROM rowkeeper_index WHERE entry = " +
 		"(SELECT e FROM (SELECT entry AS e FROM rowkeeper_index ORDER BY entry LIMIT 1) m)"}},
 	{findings: []string{"index-row-alone"}, sql: []string{"UPDATE rowkeeper_live SET entries = NULL " +

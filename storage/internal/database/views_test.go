@@ -183,8 +183,10 @@ func TestViewsOfWrites(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		s := Engine(openDatabase(t, d, mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}}))
 		key := contract.Key("/registry/configmaps/ns/a")
-		one := commit(t, s, contract.Mutation{Key: key, Value: []byte("1")})
-		two := commit(t, s, contract.Mutation{Key: key, Expect: one, Value: []byte("22")})
+		one := commit(t, s, contract.Mutation{Key: key, Value: []byte("1"),
+			By: &contract.User{Name: "jürgen", AuditID: "id"}})
+		two := commit(t, s, contract.Mutation{Key: key, Expect: one, Value: []byte("22"),
+			By: &contract.User{Name: "unaudited"}})
 		three := commit(t, s, contract.Mutation{Key: key, Expect: two, Delete: true})
 		all, err := s.Transact(t.Context(), []contract.Mutation{
 			{Key: key, Value: []byte(`{"metadata":{"uid":"a"}}`)},
@@ -206,6 +208,12 @@ func TestViewsOfWrites(t *testing.T) {
 		if got := ask(t, d, "SELECT name, revision, verb, size FROM rowkeeper_history "+
 			"ORDER BY name, revision"); !slices.Equal(got, want) {
 			t.Errorf("the history is %q, want %q", got, want)
+		}
+		want = []string{row("a", one, "jürgen", "id"), row("a", two, "unaudited", "-"),
+			row("a", three, "-", "-")}
+		if got := ask(t, d, "SELECT name, revision, username, audit_id FROM rowkeeper_history "+
+			"ORDER BY revision LIMIT 3"); !slices.Equal(got, want) {
+			t.Errorf("the users are %q, want %q", got, want)
 		}
 	})
 }

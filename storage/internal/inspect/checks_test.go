@@ -274,6 +274,8 @@ func TestPieces(t *testing.T) {
 			"log-backwards, parts-missing"},
 		{"parts", judgeParts, int64(0), Row{"rows": "3", "orphans": "0", "beyond": "0"}, ""},
 		{"parts alone", judgeParts, int64(0), Row{"orphans": "3", "beyond": "3"}, "part-alone, part-beyond-head"},
+		{"users", judgeUsers, int64(0), Row{"rows": "3", "alone": "0"}, ""},
+		{"users alone", judgeUsers, int64(0), Row{"rows": "3", "alone": "1"}, "user-alone"},
 	} {
 		var got []string
 		for _, finding := range tc.judge([]any{tc.after}, tc.piece) {

@@ -65,6 +65,8 @@ const (
 	LogPiece Question = "rows of the log"
 	// PartPiece walks the parts of transactions below an ID: rows, last, orphans, beyond, example.
 	PartPiece Question = "parts of transactions"
+	// UserPiece walks the users' rows after a revision: rows, last, alone, example.
+	UserPiece Question = "rows of users"
 	// EntryPiece walks the rows of declared indexes that come after an entry and a key, up to an
 	// entry, as many as another argument says: rows, entry and key (of the last row), generation,
 	// alone, example.

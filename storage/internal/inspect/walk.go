@@ -22,6 +22,8 @@ import (
 //     So the rule holds whatever happens between two pieces.
 //   - No revision is there twice. The primary key sees to that, if it is there and whole.
 //   - A row replaces an earlier one.
+//   - A user's row has its row of the log. A commit writes both, and the batch of a sweep that
+//     removes one removes the other.
 //   - Of each declared index, a key has a row in rowkeeper_index for each entry in its live row, and
 //     no other one. Whoever writes the entries of a live row writes those rows as well. An index
 //     that is being dropped loses its rows first.
@@ -48,6 +50,7 @@ var walks = []walk{
 	{LivePiece, []any{[]byte{}}, func(r Row) []any { return []any{[]byte(r["last"])} }, judgeLive},
 	{LogPiece, []any{int64(0)}, func(r Row) []any { return []any{r.Int("last")} }, judgeLog},
 	{PartPiece, []any{int64(0)}, func(r Row) []any { return []any{r.Int("last")} }, judgeParts},
+	{UserPiece, []any{int64(0)}, func(r Row) []any { return []any{r.Int("last")} }, judgeUsers},
 }
 
 func judgeLive(_ []any, piece Row) (found []Finding) {
@@ -102,6 +105,14 @@ func judgeParts(_ []any, piece Row) (found []Finding) {
 		}
 	}
 	return found
+}
+
+func judgeUsers(_ []any, piece Row) []Finding {
+	if n := piece.Int("alone"); n > 0 {
+		return []Finding{damaged("user-alone", counted("users without the row of the log that they "+
+			"have written", n, piece))}
+	}
+	return nil
 }
 
 // entryWalks walk through the declared indexes: through the rows of each, and through the live rows

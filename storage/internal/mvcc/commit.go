@@ -140,6 +140,8 @@ func (s *Engine) prepare(ctx context.Context, w *write, m *contract.Mutation) er
 			"%d", m.Expect, m.TTL, m.Lease)
 	case m.Lease != 0 && (m.TTL != 0 || m.Delete):
 		return errors.New("what is attached to a lease is a key that has no time to live")
+	case m.By != nil && (m.If != nil || len(w.rest) > 0):
+		return errors.New("a transaction, or a write with a condition, has no user")
 	case m.Expect == contract.Any && m.HasPrev:
 		return errors.New("nobody knows the previous value of a write that expects any state")
 	}
@@ -149,8 +151,10 @@ func (s *Engine) prepare(ctx context.Context, w *write, m *contract.Mutation) er
 	if m.Era == 0 {
 		m.Era = s.hub.presentEra()
 	}
+	m.By = m.By.Stored()
 	// A previous value is held as long as the group is, and then by the event.
-	w.bytes += len(m.Key) + len(m.Value) + len(m.PrevValue) + m.If.Bytes() + s.indexBytes(m)
+	w.bytes += len(m.Key) + len(m.Value) + len(m.PrevValue) + m.If.Bytes() + s.indexBytes(m) +
+		m.By.Bytes()
 	return s.checkQuota(ctx, m)
 }
 

@@ -14,7 +14,7 @@
 //
 // # The data
 //
-// Seven tables (the SQL is in the migrations of each database):
+// Eight tables (the SQL is in the migrations of each database):
 //
 //   - log: append-only, primary key revision. Key, the row that this one replaced (0 for a
 //     creation, also for a re-creation after a deletion), the creation revision, the version (the
@@ -24,6 +24,8 @@
 //     nor the row at the compacted revision. Rows with an empty key are markers: they hold a
 //     revision and no event. The migration writes the first one (revision 1), a fence writes the
 //     others. Several rows may have one revision; see below.
+//   - user: who has asked for a row of the log, where that is switched on, by the same primary key.
+//     See below.
 //   - live: one row per existing key: its newest row of the log, its creation revision, its
 //     version, its lease, its expiry, and its entries in indexes.
 //   - index: one row for each entry that a key has in an index, of those that the store's row
@@ -75,6 +77,23 @@
 // within a transaction, and every read, watch and compaction would have to find out; expectations
 // and creation revisions would have two meanings; every write would pay two columns; and revisions
 // would rise by more than one. Numbers that no client sees need none of that.
+//
+// # Users
+//
+// A mutation may name its user ([contract.User]). Their row in the table user comes and goes with
+// the row of the log:
+//
+//   - It is written by the same transaction, and only for mutations that are accepted. So a refused
+//     mutation and an aborted group have none, and where the outcome of a group was unknown, the
+//     row of the log tells of both (I2).
+//   - The batch of a sweep that removes the row of the log removes it, and so do the removal of
+//     keys, an import and a drop (I7). A fence changes neither, and IDs are never used twice (I6):
+//     a user's row never comes to stand beside another row of the log than its own.
+//   - No rule reads it, and it is delivered to no watch. A page of the past reads it at last, so it
+//     may be swept by then, and is missing. It is never another one's.
+//
+// A store without users has an empty table. It costs one step for each batch of the sweep. Writes
+// with a condition, and transactions, have no users: only clients of etcd's API make them.
 //
 // # Several stores in one database
 //

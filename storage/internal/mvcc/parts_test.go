@@ -231,6 +231,10 @@ func TestTransactLimits(t *testing.T) {
 		"a key twice":      {{Key: "/a"}, {Key: "/b"}, {Key: "/a"}},
 		"a late condition": {{Key: "/a"}, {Key: "/b", If: &contract.Condition{}}},
 		"an empty key":     {{Key: "/a"}, {}},
+		"a user":           {{Key: "/a", By: &contract.User{Name: "alice"}}, {Key: "/b"}},
+		"a later user":     {{Key: "/a"}, {Key: "/b", By: &contract.User{Name: "alice"}}},
+		"a user's condition": {{Key: "/a", By: &contract.User{Name: "alice"},
+			If: &contract.Condition{Hold: true}}},
 	} {
 		if _, err := s.Transact(t.Context(), ms); err == nil {
 			t.Errorf("%s is taken", name)

@@ -41,6 +41,8 @@ type PastRow struct {
 	// Earlier: the row is not about the object that exists now, but about an earlier one of the
 	// same name.
 	Earlier bool
+	// User is who has written it, nil if nobody is recorded.
+	User *contract.User
 
 	// by is the revision of the row that replaced it, 0 if that is not known.
 	by contract.Revision
@@ -145,6 +147,9 @@ func (s *Engine) PastOf(ctx context.Context, key contract.Key, o PastOptions) (*
 	err = s.fill(ctx, p, func(i int) PastPlace {
 		return PastPlace{Row: p.Rows[i].ID(), By: p.Rows[i].by}
 	})
+	if err == nil {
+		err = s.name(ctx, p)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -334,7 +339,7 @@ func (s *Engine) PastAt(ctx context.Context, key contract.Key, at contract.Revis
 			if len(p.Rows) == 0 {
 				return nil, contract.ErrCompacted
 			}
-			return p, nil
+			return p, s.name(ctx, p)
 		}
 		if walked += len(rows); walked >= longestWalk || len(rows) == 0 && w.place != (PastPlace{}) {
 			return nil, ErrLongPast
@@ -415,6 +420,9 @@ func (s *Engine) PastIn(ctx context.Context, start, end contract.Key, o PastOpti
 	if err := s.sortOut(ctx, p, o.Earlier); err != nil {
 		return nil, err
 	}
+	if err := s.name(ctx, p); err != nil {
+		return nil, err
+	}
 	if p.Next != nil {
 		p.Next.Epoch = st.Head.Epoch
 	}
@@ -443,6 +451,30 @@ func (s *Engine) sortOut(ctx context.Context, p *Past, earlier bool) error {
 	}
 	p.Rows = wanted
 	return nil
+}
+
+// name tells who has written a page's rows. Users are read after the rows. What a row's ID names
+// never changes, so a user is that of the row, or if the sweep was there meanwhile, missing.
+func (s *Engine) name(ctx context.Context, p *Past) error {
+	if len(p.Rows) == 0 {
+		return nil
+	}
+	at, ids := make(map[contract.RowID]*PastRow, len(p.Rows)), make([]contract.RowID, len(p.Rows))
+	for i := range p.Rows {
+		ids[i] = p.Rows[i].ID()
+		at[ids[i]] = &p.Rows[i]
+	}
+	var users []contract.UserRow
+	_, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+		users, st, err = s.b.Users(ctx, ids)
+		return st, err
+	})
+	for i := range users {
+		if row := at[users[i].ID]; row != nil {
+			row.User = &users[i].User
+		}
+	}
+	return err
 }
 
 // fill reads the values of a page's rows. It ends the page before a row that would have to be read

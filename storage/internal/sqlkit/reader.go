@@ -21,7 +21,7 @@ type Reader struct {
 	member interface{ leave() }
 
 	state, tail, parts, get, getKeys, page, pageKeys, replaced, values Read
-	chain, changes                                                     Read
+	chain, changes, users                                              Read
 	count, countUpTo, expired, firstAt, sweep, size                    Read
 	leases, lapsing, attached, stateForKeys                            Read
 	attachedTo, countLeases                                            Read
@@ -50,6 +50,7 @@ func NewReader(db Runner, s *Statements, reads, tails *Turns) *Reader {
 		values:   Read{What: "read values", Class: List, SQL: s.Values, Columns: 6},
 		chain:    Read{What: "read the history of a key", Class: List, SQL: s.Chain, Columns: 7},
 		changes:  Read{What: "read what was changed", Class: List, SQL: s.Changes, Columns: 7},
+		users:    Read{What: "read the users of a history", Class: List, SQL: s.Users, Columns: 3},
 		count:    Read{What: "count keys", Class: List, SQL: s.Count, Columns: 1, OneRow: true},
 		stateForKeys: Read{What: "read keys", Class: Single, SQL: s.State,
 			OneRow: true},
@@ -395,6 +396,17 @@ func (r *Reader) past(ctx context.Context, q *Read, args ...any) (rows []contrac
 	return rows, st, err
 }
 
+// Users implements [contract.Backend].
+func (r *Reader) Users(ctx context.Context, ids []contract.RowID) (found []contract.UserRow,
+	st contract.State, err error) {
+	st, err = r.query(ctx, &r.users, func(c Cursor) error {
+		found = append(found, contract.UserRow{ID: revision(c, 0),
+			User: contract.User{Name: string(c.Value(1)), AuditID: string(c.Value(2))}})
+		return nil
+	}, ids)
+	return found, st, err
+}
+
 // Count implements [contract.Backend].
 func (r *Reader) Count(ctx context.Context, start, end contract.Key, upto contract.Revision,
 	limit int64) (n int64, st contract.State, err error) {
@@ -567,7 +579,7 @@ func (r *Reader) SweepableAfter(ctx context.Context, limit int,
 		if row.ID > 0 {
 			from.Rows = append(from.Rows, row)
 		} else {
-			from.Aborted = row.Prev
+			from.Aborted, from.Users = row.Prev, row.Deleted
 		}
 		return nil
 	}, append([]any{int64(limit) + 1}, args...)...)

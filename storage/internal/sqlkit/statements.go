@@ -112,6 +112,9 @@ type Statements struct {
 	// Changes reads log rows with IDs above 0, and parts below one ID and not below another.
 	// Parameters: after, upto; the two IDs; start, end. Columns as for Chain.
 	Changes string
+	// Users reads users' rows by the IDs of the log's rows. Parameter: the IDs. Columns: ID, name,
+	// audit ID.
+	Users string
 	// Count counts live rows, in one row. Parameters: start, end, the lowest and the greatest ID.
 	// Column: their number.
 	Count string
@@ -140,8 +143,8 @@ type Statements struct {
 	// Sweep reads what a batch of the sweep is planned from: log rows in the order of revisions,
 	// from the swept revision to the compacted one. Parameter: the limit, and what
 	// [Reader.SweepableAfter] is given besides. Columns: revision, prev, deleted. One row more has
-	// the revision 0, and in the place of prev the lowest revision that is recorded with an aborted
-	// token, 0 or NULL if there is none.
+	// the revision 0, in the place of prev the lowest revision that is recorded with an aborted
+	// token, 0 or NULL if there is none, and in that of deleted whether there are users' rows.
 	Sweep string
 	// Size reads sizes in bytes, in one row. Columns: total, live.
 	Size string

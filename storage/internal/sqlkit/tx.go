@@ -22,8 +22,8 @@ type Conn interface {
 	// Insert writes a row of the log, at the time of the state, and a live row for each record.
 	Insert(token contract.Token, at contract.State, records []contract.Record) error
 	// Erase removes at most limit live rows, and as many log rows before the head of the state, and
-	// as many rows of the index, and all aborted tokens and directories. It returns how many live
-	// rows, log rows and rows of the index it has removed.
+	// as many users' rows and rows of the index, and all aborted tokens and directories. It returns
+	// how many live rows, log rows, users' rows and rows of the index it has removed.
 	Erase(limit int, at contract.State) (int, error)
 	// Reindex, SetIndexes and DropEntries do what those of [contract.Tx] do.
 	Reindex(keys []contract.Reindexed) error
@@ -56,7 +56,8 @@ type TxStatements struct {
 	Leases string
 	// DropLeases deletes leases. Parameter: the IDs.
 	DropLeases string
-	// Remove deletes log rows and live rows of keys. Each statement has one parameter: the keys.
+	// Remove deletes users' rows, log rows and live rows of keys. Each statement has one parameter:
+	// the keys.
 	Remove []string
 	// Abort records an aborted token. Parameters: the token, the revision that its group had seen.
 	Abort string
@@ -70,7 +71,7 @@ type TxStatements struct {
 	Mark []Change
 	// Indexes reads the declarations of indexes. Columns: generation, text (NULL for none).
 	Indexes string
-	// Clear deletes all rows of the four tables. No parameters.
+	// Clear deletes all rows of the five tables. No parameters.
 	Clear []string
 	// Renew gives the store another identity. No parameters.
 	Renew string

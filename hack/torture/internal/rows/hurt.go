@@ -186,7 +186,7 @@ func (d *DB) Dump(ctx context.Context, dir string) (*Dump, error) {
 	dump := &Dump{}
 	for _, name := range []string{"rowkeeper_store", "rowkeeper_log", "rowkeeper_live",
 		"rowkeeper_lease", "rowkeeper_aborted", "rowkeeper_resource",
-		"rowkeeper_index"} {
+		"rowkeeper_index", "rowkeeper_user"} {
 		t, err := d.copyTable(ctx, tx, name)
 		if err != nil {
 			return nil, err

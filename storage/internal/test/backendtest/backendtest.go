@@ -68,6 +68,8 @@ func Run(t *testing.T, fresh func(t testing.TB) Subject) {
 		{name: "ValuesByRevision", run: testValuesByRevision},
 		{name: "Chain", run: testChain},
 		{name: "Changes", run: testChanges},
+		{name: "Users", run: testUsers},
+		{name: "UsersOfDropped", run: testUsersOfDropped},
 		{name: "Tail", run: testTail},
 		{name: "FirstAt", run: testFirstAt},
 		{name: "Expired", run: testExpired},

@@ -98,6 +98,12 @@ func (t *tables) apply(m *contract.Mutation, o *contract.Outcome, token contract
 	if err := t.append(row); err != nil {
 		return err
 	}
+	if m.By != nil {
+		if t.users == nil {
+			t.users = map[contract.RowID]contract.User{}
+		}
+		t.users[o.ID()] = *m.By
+	}
 	l := liveRow{key: m.Key, id: o.ID(), create: o.Create,
 		version: o.Version, lease: o.Lease, expiry: m.Expiry(now), entries: m.Entries}
 	before := t.current(m.Key).entries

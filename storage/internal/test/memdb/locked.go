@@ -85,12 +85,14 @@ func (x *tx) Remove(keys []contract.Key) error {
 		}
 	}
 	x.t.keep(func(r *contract.Row) bool { return !gone[r.ID()] })
+	x.t.forget()
 	return nil
 }
 
 func (x *tx) Clear() error {
 	x.changed = true
 	x.t.live, x.t.log, x.t.parts, x.t.leases, x.t.said = nil, nil, nil, nil, nil
+	x.t.users = nil
 	return nil
 }
 
@@ -130,7 +132,7 @@ func (x *tx) Erase(limit int) (int, error) {
 	rows := min(limit-parts, len(x.t.log)-1)
 	x.t.live, x.t.log, x.t.parts, x.t.aborted = x.t.live[keys:], x.t.log[rows:], x.t.parts[parts:], nil
 	x.t.directories = nil
-	return keys + parts + rows, nil
+	return keys + parts + rows + x.t.forget(), nil
 }
 
 func (x *tx) Renew() error {

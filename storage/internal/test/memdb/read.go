@@ -245,6 +245,21 @@ func past(r *contract.Row) contract.Row {
 		Create: r.Create, Version: r.Version, Time: r.Time, Deleted: r.Deleted}
 }
 
+// Users implements [contract.Backend].
+func (b *Backend) Users(ctx context.Context, ids []contract.RowID) (found []contract.UserRow,
+	st contract.State, err error) {
+	t, st, err := b.read(ctx, "Users")
+	if err != nil {
+		return nil, st, err
+	}
+	for _, id := range ids {
+		if u, ok := t.users[id]; ok {
+			found = append(found, contract.UserRow{ID: id, User: u})
+		}
+	}
+	return found, st, nil
+}
+
 // Count implements [contract.Backend].
 func (b *Backend) Count(ctx context.Context, start, end contract.Key, at contract.Revision, limit int64) (
 	n int64, st contract.State, err error) {

@@ -13,7 +13,7 @@ func (b *Backend) Sweepable(ctx context.Context, limit int) (from contract.Sweep
 	if err != nil {
 		return from, err
 	}
-	from.State = st
+	from.State, from.Users = st, len(t.users) > 0
 	for i, a := range t.aborted {
 		if i == 0 || a.seen < from.Aborted {
 			from.Aborted = a.seen
@@ -45,6 +45,9 @@ func (b *Backend) Sweep(ctx context.Context, p *contract.SweepPlan) (deleted int
 			gone[r] = true
 		}
 		deleted = t.keep(func(r *contract.Row) bool { return !gone[r.ID()] })
+		if p.Users {
+			t.forget()
+		}
 		t.store.swept = max(t.store.swept, p.Swept)
 		forgotten := func(a abortedRow) bool { return a.seen < p.Forget }
 		t.aborted = slices.DeleteFunc(slices.Clone(t.aborted), forgotten)

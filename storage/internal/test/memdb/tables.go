@@ -20,6 +20,8 @@ type tables struct {
 	// said are the entries that the log has with its rows, of the keys before these were written.
 	// Each version has its own.
 	said map[contract.RowID][]contract.Entry
+	// users are those of rows of the log. Each version has its own.
+	users map[contract.RowID]contract.User
 	// live is in the order of keys. Each version has its own.
 	live []liveRow
 	// leases is in the order of IDs. Versions may share it, so it is never changed.
@@ -60,7 +62,7 @@ type storeRow struct {
 // next returns a version that begins as a copy of t, for the holder of the commit lock.
 func (t *tables) next() *tables {
 	n := *t
-	n.live, n.said = slices.Clone(t.live), maps.Clone(t.said)
+	n.live, n.said, n.users = slices.Clone(t.live), maps.Clone(t.said), maps.Clone(t.users)
 	return &n
 }
 
@@ -173,6 +175,13 @@ func (t *tables) note(id contract.RowID, entries []contract.Entry) {
 		t.said = map[contract.RowID][]contract.Entry{}
 	}
 	t.said[id] = entries
+}
+
+// forget removes the users of rows that are gone, and returns how many these were.
+func (t *tables) forget() (removed int) {
+	removed = len(t.users)
+	maps.DeleteFunc(t.users, func(id contract.RowID, _ contract.User) bool { return t.row(id) == nil })
+	return removed - len(t.users)
 }
 
 // put adds a row to the log or the parts in its place, where no row may be.

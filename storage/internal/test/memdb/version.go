@@ -64,6 +64,9 @@ func (v Version) Said(id contract.RowID) (entries []contract.Entry, known bool) 
 	return entries, known
 }
 
+// Users returns who has written rows of the log, as far as that is recorded.
+func (v Version) Users() map[contract.RowID]contract.User { return v.t.users }
+
 func (l *liveRow) record() contract.Record {
 	return contract.Record{Key: l.key, Revision: l.id.Revision(), Part: l.id.Part(),
 		Create: l.create, Version: l.version, Lease: l.lease, Expiry: max(l.expiry, 0)}

@@ -336,8 +336,17 @@ func (j *judge) checkTables(v memdb.Version, st contract.State) {
 				r.Revision)
 		}
 	}
+	users := v.Users()
+	for id := range users {
+		if !have[id] {
+			j.violate("users", "row %d has a user, and is not in the log", id)
+		}
+	}
 	seen := map[contract.Key]bool{}
 	for n := j.head; n != nil; n = n.parent {
+		if id := n.row.ID(); have[id] && users[id] != n.op.user() {
+			j.violate("users", "row %d is of %q, not %q", id, users[id].Name, n.op.user().Name)
+		}
 		needed := n.rev() > st.Compacted || n.rev() == st.Compacted && n == j.head
 		if k := n.row.Key; n.rev() <= st.Compacted && k != "" && !seen[k] {
 			seen[k] = true

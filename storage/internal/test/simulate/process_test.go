@@ -463,8 +463,19 @@ func (o *op) write(ctx context.Context, s *mvcc.Engine, m contract.Mutation, exp
 		// The database does not look at it. It tells whose deletion it is.
 		o.m.Value = []byte(fmt.Sprint(o.id))
 	}
+	if m.If == nil && o.id%3 > 0 {
+		o.m.By = &contract.User{Name: fmt.Sprint("user ", o.id), AuditID: fmt.Sprint(o.id)}
+	}
 	done, err := s.Apply(ctx, o.says(s, o.m))
 	return func() { o.w.judge.written(o, done, err) }
+}
+
+// user is who is recorded with what a request has written, zero for nobody.
+func (o *op) user() (u contract.User) {
+	if o != nil && o.m.By != nil {
+		u = *o.m.By
+	}
+	return u
 }
 
 // list reads all pages.

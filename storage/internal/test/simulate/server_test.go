@@ -513,6 +513,10 @@ type (
 		rows []contract.Row
 		st   contract.State
 	}
+	usersAnswer struct {
+		rows []contract.UserRow
+		st   contract.State
+	}
 	replacedAnswer struct {
 		rows []contract.Replaced
 		st   contract.State
@@ -603,6 +607,16 @@ func (b *backend) Changes(ctx context.Context, q contract.ChangesQuery) (
 			a.rows, a.st, err = b.mem.Changes(ctx, q)
 			return a, err
 		}, func(a *rowsAnswer) *contract.State { return &a.st })
+	return a.rows, a.st, err
+}
+
+func (b *backend) Users(ctx context.Context, ids []contract.RowID) (
+	[]contract.UserRow, contract.State, error) {
+	a, err := read(b, ctx, "Users", fmt.Sprint(len(ids)),
+		func(ctx context.Context) (a usersAnswer, err error) {
+			a.rows, a.st, err = b.mem.Users(ctx, ids)
+			return a, err
+		}, func(a *usersAnswer) *contract.State { return &a.st })
 	return a.rows, a.st, err
 }
 
