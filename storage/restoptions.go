@@ -60,8 +60,8 @@ type RESTOptions struct {
 	DisableWatchCache     bool
 	WatchCacheDisabledFor []schema.GroupResource
 	// MaxUnpagedList is how many objects a list without a limit may have, of resources without a
-	// watch cache. One that has more is refused by the status 413, before it takes the memory of the
-	// server. Default [DefaultMaxUnpagedList]; with a negative number there is no bound.
+	// watch cache. One that has more is refused by the status 413, before it takes the memory of
+	// the server. Default [DefaultMaxUnpagedList]; with a negative number there is no bound.
 	MaxUnpagedList int
 	// EventsHistoryWindow is how long a watch cache remembers events at least. Default, and
 	// minimum, 75 s.
@@ -244,8 +244,8 @@ func (g *RESTOptionsGetter) uncached(config *storagebackend.ConfigForResource,
 // fromDatabase serves a resource without a watch cache.
 type fromDatabase struct{ badRequests }
 
-// Watch sends bookmarks to whoever allows them, as a watch cache does. A client whose objects do not
-// change would else have a resourceVersion of long ago, and would list all of them again.
+// Watch sends bookmarks to whoever allows them, as a watch cache does. A client whose objects do
+// not change would else have a resourceVersion of long ago, and would list all of them again.
 func (d fromDatabase) Watch(ctx context.Context, key string,
 	opts apistorage.ListOptions) (watch.Interface, error) {
 	opts.ProgressNotify = opts.ProgressNotify || opts.Predicate.AllowWatchBookmarks

@@ -20,8 +20,8 @@ import (
 // environment, the fields that each manager owns, and what kubectl applied last. So do these. The
 // pods of the example API have no containers, so these are in what was applied last.
 
-// documents is how many different ones there are. Objects share them, but for names and UIDs, as the
-// pods of a deployment do.
+// documents is how many different ones there are. Objects share them, but for names and UIDs, as
+// the pods of a deployment do.
 const documents = 64
 
 // document makes an object of the used size.
