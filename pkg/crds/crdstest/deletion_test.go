@@ -256,7 +256,7 @@ func TestDeletionOfLargeKind(t *testing.T) {
 	if err := client.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the definition says why it is not deleted", func(ctx context.Context) (bool, error) {
+	eventually(t, "the definition says why it stays", func(ctx context.Context) (bool, error) {
 		d, err := client.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false, err
