@@ -985,8 +985,9 @@ SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, $store::intege
 // sqlSweepRows reads what a batch of the sweep looks at: the rows from the swept revision to
 // compacted, by the primary key of the log; the lowest revision that is recorded with an aborted
 // token, of which there are a few at most; and whether there is a user's row, by one step into
-// their primary key. The swept revision is where this process has
-// come to, if that is farther than what is recorded.
+// their primary key. That is a step to the last one: before the first one there are those that were
+// swept, until vacuum removes them, which a snapshot that somebody holds prevents. The swept
+// revision is where this process has come to, if that is farther than what is recorded.
 //
 // $1 limit, $2 $3 an epoch and the revision up to which this process has swept in it.
 var sqlSweepRows = ofStore(`WITH` + state + `, start AS MATERIALIZED (
@@ -996,7 +997,7 @@ var sqlSweepRows = ofStore(`WITH` + state + `, start AS MATERIALIZED (
 )
 SELECT ARRAY[state.epoch, state.compacted, start.swept, state.head, state.now, state.writable::int, state.started], state.head_token,
        0::bigint, (SELECT min(seen) FROM rowkeeper_aborted WHERE store = $store::integer),
-       (SELECT true FROM rowkeeper_user WHERE store = $store::integer ORDER BY revision LIMIT 1)
+       (SELECT true FROM rowkeeper_user WHERE store = $store::integer ORDER BY revision DESC LIMIT 1)
 FROM state CROSS JOIN start
 UNION ALL
 SELECT NULL, NULL, g.*

@@ -318,6 +318,25 @@ func (e explainer) check(when string, s postgres.Statement, args string, store i
 	}
 }
 
+// TestSweepAmongDeadUsers: while somebody holds a snapshot, the users' rows that were swept are
+// still in the index. A batch of the sweep, which asks whether there are users, does not read them.
+func TestSweepAmongDeadUsers(t *testing.T) {
+	database := migrated(t)
+	conn, holder := connect(t, database), connect(t, database)
+	exec(t, conn, `INSERT INTO rowkeeper_user (store, revision, name, audit_id)
+		SELECT 1, n, 'alice', 'id' FROM generate_series(1, 50000) n`)
+	exec(t, holder, `BEGIN ISOLATION LEVEL REPEATABLE READ`, `SELECT FROM rowkeeper_store`)
+	exec(t, conn, `DELETE FROM rowkeeper_user WHERE revision < 50000`,
+		`SET enable_bitmapscan = off`, `SET enable_seqscan = off`)
+	e := explainer{T: t, conn: conn}
+	e.prepare()
+	for _, s := range postgres.Statements() {
+		if s.Name == "sweepable" {
+			e.check("among dead users", s, arguments[s.Name].args, large, 0, false)
+		}
+	}
+}
+
 // tiny are tables of few rows, of which the planner may read all where it is free to.
 var tiny = []string{"rowkeeper_store", "rowkeeper_aborted", "rowkeeper_resource", "rowkeeper_schema"}
 

@@ -26,6 +26,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/crds/crdstest"
 	"github.com/rowkeeper/rowkeeper/pkg/definitions"
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
+	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -234,4 +235,41 @@ func TestNoObjectSurvivesDefinition(t *testing.T) {
 	for _, o := range list.Items {
 		t.Errorf("%s has survived the deletion of its definition", o.GetName())
 	}
+}
+
+// A definition of more objects than a list may have is not deleted before its objects, and says
+// why. The objects can still be deleted by pages.
+func TestDeletionOfLargeKind(t *testing.T) {
+	s := crdstest.Start(t, testkit.Options{Storage: func(o *options.StorageOptions) {
+		o.WatchCacheSizes, o.MaxUnpagedList = []string{"gadgets.example.com#0"}, 2
+	}})
+	define(t, s, "example.com")
+	client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions()
+	objects := dynamic.NewForConfigOrDie(s.Config).Resource(gadgets).Namespace("default")
+	for i := range 3 {
+		if _, err := objects.Create(t.Context(), gadget(fmt.Sprint("g", i)),
+			metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const name = "gadgets.example.com"
+	if err := client.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the definition says why it stays", func(ctx context.Context) (bool, error) {
+		d, err := client.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		c := apihelpers.FindCRDCondition(d, apiextensionsv1.Terminating)
+		return c != nil && strings.Contains(c.Message, "would have more than 2 gadgets"), nil
+	})
+	if err := objects.DeleteCollection(t.Context(), metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the definition is gone", func(ctx context.Context) (bool, error) {
+		_, err := client.Get(ctx, name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), nil
+	})
 }
