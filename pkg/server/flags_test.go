@@ -303,6 +303,9 @@ func TestFlags(t *testing.T) {
 			return out.database.StoreFor[schema.GroupResource{Group: "coordination.k8s.io",
 				Resource: "leases"}]
 		}, "leases"},
+		"max-unpaged-list": {"7", nil, func(out outcome) any {
+			return out.o.Storage.MaxUnpagedList
+		}, 7},
 		"delete-collection-workers": {"7", nil, func(out outcome) any {
 			return out.rest.DeleteCollectionWorkers
 		}, 7},
@@ -625,6 +628,7 @@ func TestValidate(t *testing.T) {
 		"--compaction-keep=0":                           "--compaction-keep must be greater than 0",
 		"--compaction-interval=0":                       "--compaction-interval must be greater than 0",
 		"--encryption-provider-config-automatic-reload": "needs --encryption-provider-config",
+		"--max-unpaged-list=0":                          "--max-unpaged-list must not be 0",
 		"--delete-collection-workers=0": "--delete-collection-workers must be " +
 			"greater than 0",
 		"--storage-count-interval=-1s": "--storage-count-interval must not be " +
