@@ -112,7 +112,7 @@ func withContainers(i, n int) example.Pod {
 				Name: fmt.Sprint("worker-", i), UID: types.UID(digest("owner", 0)[:32])}},
 			ManagedFields: []metav1.ManagedFieldsEntry{
 				{Manager: "kubectl-client-side-apply", Operation: "Update", APIVersion: "v1",
-					Time: &when, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: fields}},
+					Time: &when, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields))},
 			},
 		},
 		Spec:   example.PodSpec{NodeName: fmt.Sprint("node-", i%100), ServiceAccountName: "worker"},
