@@ -36,10 +36,10 @@ func TestMigrate(t *testing.T) {
 				steps = append(steps, step)
 			}
 		}
-		if len(steps) != 12 {
+		if len(steps) != 13 {
 			t.Fatalf("the migration has %d statements", len(steps))
 		}
-		exec(t, a, steps[:7]...)
+		exec(t, a, steps[:8]...)
 		var token []byte
 		if err := a.QueryRow("SELECT token FROM rowkeeper_log").Scan(&token); err != nil {
 			t.Fatal(err)

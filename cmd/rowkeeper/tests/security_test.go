@@ -458,6 +458,8 @@ func TestRotationOfEverything(t *testing.T) {
 	s.ok(t, "", "create", "secret", "generic", "token", "--from-literal=token=confidential")
 	s.ok(t, manifest("one", "make"), "create", "-f", "-")
 	s.ok(t, "", "create", "namespace", "team")
+	// A controller makes this one, and nothing else is written by itself.
+	s.ok(t, "", "wait", "--namespace=team", "--for=create", "--timeout=60s", "serviceaccount/default")
 	before := stored()
 	if before["first"] < 5 || len(before) != 1 {
 		t.Fatalf("stored are %v", before)
