@@ -150,6 +150,8 @@ type Engine struct {
 	directories directories
 	// identity is that of the store when it was opened.
 	identity string
+	// importing counts the imports of this process that are under way.
+	importing atomic.Int32
 	// fencing is held while the history is looked into or changed: only its holder calls adopt.
 	fencing lock
 	// beforeAdopting is what BeforeAdopting has set, nil if nothing is.

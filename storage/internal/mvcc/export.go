@@ -76,6 +76,8 @@ func (s *Engine) Import(ctx context.Context, in *contract.Import) (contract.Stat
 	}
 	in.Target, in.Seen = id.Store, s.hub.newestSeen()
 	in.Fingerprint, in.Token = id.Actual, contract.NewToken()
+	s.importing.Add(1)
+	defer s.importing.Add(-1)
 	st, err := in.Into(ctx, s.b)
 	// A deadlock with another server's maintenance, or a lock that was not to be had in time, is
 	// over when it is tried again a little later.

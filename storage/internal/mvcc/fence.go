@@ -148,8 +148,12 @@ func (s *Engine) refenceLocked(suspect contract.Position, reason string) error {
 			"cannot be fenced")
 	case err == nil && st.Head.Epoch != seen.Epoch && contract.Adoptable(seen.Revision, st) && !id.Moved():
 		// Somebody fenced, perhaps by hand or by a restore. The process that noticed a loss has
-		// said so.
-		return s.adopt(ctx, st, slog.LevelWarn, reason)
+		// said so. If this process restores, it is nothing to be warned of.
+		level := slog.LevelWarn
+		if s.importing.Load() > 0 {
+			level = slog.LevelInfo
+		}
+		return s.adopt(ctx, st, level, reason)
 	case err == nil && st.Head.Epoch == seen.Epoch && st.Head.Revision >= seen.Revision:
 		// Each position has to be in the log: the delivered one, and all that were seen since. The
 		// newest of them may belong to the new history already.
