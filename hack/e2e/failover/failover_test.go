@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -28,10 +29,8 @@ const patience = 3 * time.Minute
 func TestPage(t *testing.T) {
 	bin, err := programs.FindPostgres()
 	if err != nil {
-		if slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","), "postgres") {
-			t.Fatal(err)
-		}
-		t.Skipf("a primary and a standby need PostgreSQL's programs on this machine: %v", err)
+		missing(t, programs.Postgres,
+			fmt.Errorf("a primary and a standby need PostgreSQL's programs on this machine: %w", err))
 	}
 	clone, err := filepath.Abs("../../..")
 	if err != nil {
@@ -80,6 +79,15 @@ func TestPage(t *testing.T) {
 	if err := guide.Follow(ctx, walk, below); err != nil {
 		t.Fatalf("docs/how-to/postgres.md: %v", err)
 	}
+}
+
+// missing skips a test whose database is missing, or fails it if the database has to be there.
+func missing(t *testing.T, kind programs.Kind, err error) {
+	t.Helper()
+	if slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","), string(kind)) {
+		t.Fatal(err)
+	}
+	t.Skip(err)
 }
 
 // walkOf returns the walk of a page of docs/how-to.

@@ -6,8 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/hack/verify/readme"
@@ -35,11 +33,7 @@ func TestMySQLPage(t *testing.T) {
 			server, err := dbserver.Start(t.Context(), kind, dbserver.Options{Own: true, Durable: true,
 				TLS: &dbserver.TLS{CA: []byte(authority), Cert: []byte(certificate), Key: []byte(key)}})
 			if err != nil {
-				if slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","),
-					string(kind)) {
-					t.Fatal(err)
-				}
-				t.Skip(err)
+				missing(t, kind, err)
 			}
 			t.Cleanup(func() {
 				if err := server.Close(context.Background()); err != nil {

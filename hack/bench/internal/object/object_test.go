@@ -29,8 +29,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestDocuments: large objects have nearly the size that is asked for, and compress about as much
-// as those of a cluster do. Those of two names share nothing that is changed.
+// TestDocuments: large objects have nearly the size that is asked for, and compress, but are not
+// one text again and again. Those of two names share nothing that is changed.
 func TestDocuments(t *testing.T) {
 	defer func() { used = Usual }()
 	for _, shape := range []Shape{{Bytes: 20 << 10}, {Bytes: 20 << 10, Protobuf: true}} {
