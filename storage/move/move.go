@@ -31,6 +31,13 @@ type Options struct {
 	Following func(upto, newest int64)
 	// Copied, if not nil, is told what a pass has written and removed.
 	Copied func(written, removed int64)
+
+	// Home is the target's, if the move is one of a directory. The target may be what an earlier
+	// move of the name has left then.
+	Home contract.Home
+	// Opening, if not nil, is called when the target holds what the source held at last, and before
+	// it is opened. It returns what the target gets besides, and a revision beyond which it begins.
+	Opening func(context.Context, Moved) (contract.Settled, contract.Revision, error)
 }
 
 // Moved describes a move that has ended.
@@ -112,10 +119,14 @@ func (r *run) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.record = record{Version: recordVersion, Source: id, Phase: copying}
+	r.record = record{Version: recordVersion, Source: id, Phase: copying, Move: r.Home.Move}
 	if found != nil {
-		if r.record, err = readRecord(found, id); err != nil {
+		was, err := readRecord(found, id)
+		switch {
+		case was.Move == r.Home.Move && err != nil:
 			return err
+		case was.Move == r.Home.Move:
+			r.record = was
 		}
 	}
 	if r.record.Phase != ending {
@@ -137,7 +148,7 @@ func (r *run) begin(ctx context.Context) error {
 
 // take takes the turn, so that the target's head is beyond a revision.
 func (r *run) take(ctx context.Context, seen contract.Revision) (err error) {
-	r.target.fill, err = contract.TakeFill(ctx, r.target.b, r.record.content(), seen)
+	r.target.fill, err = contract.TakeFill(ctx, r.target.b, r.record.content(), seen, r.Home)
 	return err
 }
 
@@ -268,7 +279,17 @@ var errWritten = errors.New("the source was written while it was compared: stop 
 
 // open opens the target.
 func (r *run) open(ctx context.Context, m Moved) (Moved, error) {
-	st, err := r.target.fill.End(ctx, contract.Revision(m.Revision), r.leases)
+	var settled contract.Settled
+	seen := contract.Revision(m.Revision)
+	if r.Opening != nil {
+		var floor contract.Revision
+		var err error
+		if settled, floor, err = r.Opening(ctx, m); err != nil {
+			return m, err
+		}
+		seen = max(seen, floor)
+	}
+	st, err := r.target.fill.End(ctx, seen, r.leases, settled)
 	if err != nil {
 		return m, err
 	}

@@ -445,6 +445,10 @@ func (b *backend) Quota(ctx context.Context) (contract.Quota, int64, contract.St
 	return a.q, a.generation, a.st, err
 }
 
+func (b *backend) Home(context.Context) (string, contract.State, error) {
+	panic("no store belongs to a directory")
+}
+
 func (b *backend) Indexes(ctx context.Context) (*contract.Indexes, contract.State, error) {
 	a, err := read(b, ctx, "Indexes", "", func(ctx context.Context) (a indexesAnswer, err error) {
 		a.x, a.st, err = b.mem.Indexes(ctx)
