@@ -54,6 +54,14 @@ func newWorld(t *testing.T, kinds ...dbtest.Kind) *world {
 	var err error
 	w.databases, err = ReadDatabases(file, base)
 	w.must(err)
+	names, err := w.databases.Names()
+	w.must(err)
+	for _, name := range names {
+		c, err := w.databases.Config(name, "")
+		w.must(err)
+		_, err = database.Migrate(w.ctx, c)
+		w.must(err)
+	}
 	w.d = w.open()
 	return w
 }
