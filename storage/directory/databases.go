@@ -22,8 +22,8 @@ type Databases struct {
 
 // ReadDatabases reads the URLs from a file, now and whenever one is asked for. Each line of the file
 // is a name and a URL, with space in between; empty lines and those that begin with # are passed
-// over. A name is like that of a store. base says how the databases are used; its URL and Store do
-// not count.
+// over. A name is like that of a store. base says how the databases are used; its URL, Login and
+// Store do not count.
 func ReadDatabases(file string, base Config) (*Databases, error) {
 	d := &Databases{file: file, base: base}
 	_, _, err := d.read()
@@ -48,7 +48,7 @@ func (d *Databases) Config(name, store string) (Config, error) {
 		return c, contract.Errorf(contract.Denied, "the file %s does not name the database %q: add a "+
 			"line with its name and its URL", d.file, name)
 	}
-	c.Store = store
+	c.Store, c.Login = store, nil // the URL has the password
 	return c, nil
 }
 

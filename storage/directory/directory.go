@@ -61,6 +61,16 @@ const rowsAtOnce = 1000
 // List calls each for the rows in the order of their names, as of one moment, until it returns an
 // error. A row that cannot be read ends it.
 func (d *Directory) List(ctx context.Context, each func(Row) error) error {
+	return d.list(ctx, func(r Row, err error) error {
+		if err != nil {
+			return err
+		}
+		return each(r)
+	})
+}
+
+// list calls each also for rows that cannot be read, of which r has the name.
+func (d *Directory) list(ctx context.Context, each func(r Row, err error) error) error {
 	o := mvcc.RangeOptions{Start: prefix, End: contract.PrefixEnd(prefix), Limit: rowsAtOnce}
 	for {
 		page, err := d.rows.Range(ctx, o)
@@ -69,10 +79,7 @@ func (d *Directory) List(ctx context.Context, each func(Row) error) error {
 		}
 		for i := range page.KVs {
 			r, err := parseRow(page.KVs[i].Key, page.KVs[i].Value, page.KVs[i].Revision)
-			if err == nil {
-				err = each(r)
-			}
-			if err != nil {
+			if err := each(r, err); err != nil {
 				return err
 			}
 		}
@@ -85,7 +92,7 @@ func (d *Directory) List(ctx context.Context, each func(Row) error) error {
 
 // ErrChanged says that another process has changed a row meanwhile.
 var ErrChanged = errors.New("another process has changed the directory's row of the store: look at it " +
-	"by `rowkeeper stores list`, and try again")
+	"by `rowkeeper directory list`, and try again")
 
 // write writes a row in the place of the one that it was made of.
 func (d *Directory) write(ctx context.Context, r Row) (Row, error) {

@@ -136,7 +136,7 @@
 // do not agree. It is not noticed if a front end that has run since before the move keeps to the
 // source, and the source's volume is set back to before step 4 in place, with the same fingerprint.
 // docs/operate/failover.md says when a fence by hand is needed; after such a restore, close the
-// store by `rowkeeper stores rebuild`, before servers start.
+// store by `rowkeeper directory rebuild`, before servers start.
 //
 // # What stays behind
 //

@@ -106,8 +106,8 @@ func (d *Directory) Drop(ctx context.Context, name string) (dropped bool, err er
 func (d *Directory) busy(r Row) error {
 	switch r.State {
 	case "", Dropped:
-		return fmt.Errorf("the directory has no store %q: create it by `rowkeeper stores create`, or "+
-			"run `rowkeeper stores rebuild` if a database has it", r.Name)
+		return fmt.Errorf("the directory has no store %q: create it by `rowkeeper directory place`, or "+
+			"run `rowkeeper directory rebuild` if a database has it", r.Name)
 	case Moving:
 		return fmt.Errorf("the store %q is being moved from %q to %q: end that by `rowkeeper stores "+
 			"move-to %s --to %s`, or give it up by --undo", r.Name, r.Database, r.To, r.Name, r.To)
@@ -118,10 +118,10 @@ func (d *Directory) busy(r Row) error {
 		return fmt.Errorf("the move of the store %q from %q to %q is being undone: end that by "+
 			"`rowkeeper stores move-to %s --undo`", r.Name, r.Database, r.To, r.Name)
 	case Creating:
-		return fmt.Errorf("the store %q is being created in %q: end that by `rowkeeper stores create %s`",
+		return fmt.Errorf("the store %q is being created in %q: end that by `rowkeeper directory place %s`",
 			r.Name, r.Database, r.Name)
 	case Dropping:
-		return fmt.Errorf("the store %q is being dropped: end that by `rowkeeper stores drop %s`", r.Name,
+		return fmt.Errorf("the store %q is being dropped: end that by `rowkeeper directory drop %s`", r.Name,
 			r.Name)
 	}
 	return fmt.Errorf("the store %q is %s", r.Name, r.State)

@@ -73,7 +73,7 @@ func parseRow(key contract.Key, value []byte, at contract.Revision) (r Row, err 
 	}
 	if err != nil {
 		return r, contract.Errorf(contract.Invalid, "the directory's row of the store %q cannot be read "+
-			"(%w): run `rowkeeper stores rebuild`", r.Name, err)
+			"(%w): run `rowkeeper directory rebuild`", r.Name, err)
 	}
 	return r, nil
 }

@@ -51,7 +51,7 @@ func errOtherHome(st State, have Home) error {
 		is = "closed"
 	}
 	return fmt.Errorf("the store is %s with generation %d (of move %q), which is not what the "+
-		"directory says: run `rowkeeper stores rebuild`", is, have.Generation, have.Move)
+		"directory says: run `rowkeeper directory rebuild`", is, have.Generation, have.Move)
 }
 
 // closing decides whether a move closes its source. want is the home after that.
