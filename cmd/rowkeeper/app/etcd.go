@@ -205,6 +205,8 @@ func (c *etcdCommand) validate() error {
 	reject(c.config.MaxRequestBytes > etcd.MaxRequestBytes, "--max-request-bytes is at most %d: no "+
 		"value is larger here", etcd.MaxRequestBytes)
 	errs = append(errs, c.planStores()...)
+	reject(c.directory.given() && c.find("default") != nil, "the store \"default\" is in no "+
+		"directory: name the store of --listen-client-urls by --store, or give --listen-store alone")
 	for _, d := range c.doors {
 		e, err := c.endpoint(d.url, d.store.tls)
 		if err == nil && e.tls && !e.local && !c.anyClient && d.open() {
