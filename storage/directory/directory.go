@@ -55,6 +55,50 @@ func (d *Directory) Get(ctx context.Context, name string) (Row, error) {
 	return parseRow(kv.Key, kv.Value, kv.Revision)
 }
 
+// ErrInHand says that a store is between two databases, or is being created: it can be used soon.
+var ErrInHand = contract.Errorf(contract.Unavailable, "the store is being moved, or created, and can be "+
+	"used when that has ended: see `rowkeeper directory list`")
+
+// Locate returns the row of a store that can be used now, and the configuration of its database. The
+// store's own row must agree with the directory's.
+func (d *Directory) Locate(ctx context.Context, name string) (r Row, c Config, err error) {
+	if r, err = d.Get(ctx, name); err != nil {
+		return r, c, err
+	}
+	switch r.State {
+	case "", Dropped, Dropping:
+		return r, c, d.busy(r)
+	case Creating:
+		return r, c, ErrInHand
+	}
+	if c, err = d.databases.Config(r.Database, name); err != nil {
+		return r, c, err
+	}
+	err = d.backend(ctx, name, r.Database, func(b contract.Backend) error {
+		h, st, err := contract.ReadHome(ctx, b)
+		switch {
+		case err != nil:
+			return err
+		case st.Dropped() && r.InHand():
+			return ErrInHand
+		case st.Dropped():
+			return contract.ErrDropped
+		}
+		return r.agrees(h)
+	})
+	return r, c, err
+}
+
+// agrees compares the row with the home of an open store.
+func (r *Row) agrees(h contract.Home) error {
+	if h.Generation == r.Generation {
+		return nil
+	}
+	return contract.Errorf(contract.Invalid, "the store %q in the database %q has the generation %d, "+
+		"and the directory says %d: one of the two was set back; run `rowkeeper directory rebuild`", r.Name,
+		r.Database, h.Generation, r.Generation)
+}
+
 // rowsAtOnce is how many rows are read at a time.
 const rowsAtOnce = 1000
 

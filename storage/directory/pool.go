@@ -116,10 +116,8 @@ func (p *Pool) useAt(ctx context.Context, r Row, was *place) (*database.Store, f
 		return store, release, nil
 	}
 	h, err := database.Engine(store).Home(ctx)
-	if err == nil && h.Generation != r.Generation {
-		err = contract.Errorf(contract.Invalid, "the store %q in the database %q has the generation %d, "+
-			"and the directory says %d: one of the two was set back; run `rowkeeper directory rebuild`",
-			r.Name, r.Database, h.Generation, r.Generation)
+	if err == nil {
+		err = r.agrees(h)
 	}
 	if err != nil {
 		release()

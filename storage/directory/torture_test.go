@@ -347,7 +347,10 @@ func moveUnderLoad(t *testing.T, w *world) {
 	processes := []*Directory{w.open(), w.open(), w.open()}
 	var moved, undone, killed, slept int
 	for n := range *moves {
-		to := string(rune('a' + r.IntN(3)))
+		row, err := w.d.Get(w.ctx, "blue")
+		w.must(err)
+		others := slices.DeleteFunc([]string{"a", "b", "c"}, func(in string) bool { return in == row.Database })
+		to := others[r.IntN(len(others))]
 		var sleepers []*process
 		for turn := 0; ; turn++ {
 			row, err := w.d.Get(w.ctx, "blue")
@@ -379,7 +382,7 @@ func moveUnderLoad(t *testing.T, w *world) {
 				}
 			}
 			p.d.at = p.step
-			undo := turn > 0 && row.State == Undoing || turn > 0 && row.State == Moving && r.IntN(3) == 0
+			undo := turn > 0 && row.State == Undoing || turn > 0 && row.State == Moving && r.IntN(6) == 0
 			run := func() error {
 				defer p.cancel()
 				if undo {
