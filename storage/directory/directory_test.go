@@ -178,6 +178,12 @@ func TestMove(t *testing.T) {
 			defer watcher.Close()
 			id, err := e.Identity(w.ctx)
 			w.must(err)
+			shelf := contract.Directory{Path: "/shelf/", Group: "g", Resource: "shelves", Scope: "Namespaced"}
+			declare := func(name string) func(x *contract.Indexes) (bool, error) {
+				return func(x *contract.Indexes) (bool, error) { return true, x.Add(shelf, name) }
+			}
+			_, err = contract.ChangeIndexes(w.ctx, w.backend("a", "blue"), declare("label:color"))
+			w.must(err)
 			w.must(contract.SetQuota(w.ctx, w.backend("a", "blue"), contract.Quota{Objects: 1000}))
 
 			m, err := w.d.MoveTo(w.ctx, "blue", "b", MoveOptions{})
@@ -217,6 +223,10 @@ func TestMove(t *testing.T) {
 			q, _, _, err := w.backend("b", "blue").Quota(w.ctx)
 			if err != nil || q.Objects != 1000 {
 				t.Errorf("the quota is %+v, %v", q, err)
+			}
+			x, _, err := w.backend("b", "blue").Indexes(w.ctx)
+			if err != nil || len(x.All) != 1 || x.All[0].State != contract.IndexBuilding {
+				t.Errorf("the indexes are %+v, %v", x, err)
 			}
 			lease, _, err := w.backend("b", "blue").Leases(w.ctx, 0, 10)
 			if err != nil || len(lease) != 1 || lease[0].TTL != 3600 {

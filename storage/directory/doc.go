@@ -44,7 +44,7 @@
 // Let g be the generation. The source is the store in Database, the target that in To.
 //
 //  1. Directory: open → moving, with a new Move.
-//  2. Source: the generation must be g. The quota and the identity are read.
+//  2. Source: the generation must be g.
 //  3. Target: it is created, or it is what an earlier move or a drop has left. What is left of that
 //     is erased. Then it is marked as closed, with g+1 and Move, and filled (package storage/move):
 //     copied at a revision, and then the log is followed until nearly nothing is missing.
@@ -54,7 +54,8 @@
 //  6. Directory: moving → opening. Database and To change places, the generation becomes g+1, and
 //     the floor the head of the source.
 //  7. Target: it is opened, by a positive epoch, a jump above its own head, the source's head and
-//     the floor. The same transaction gives it the leases, the quota and the identity.
+//     the floor. The same transaction gives it the leases, the quota, the identity
+//     and the declarations of indexes, which are built anew.
 //  8. Source: what it holds is erased, and its mark, its generation and Move stay.
 //  9. Directory: opening → open.
 //
@@ -115,7 +116,7 @@
 //	          undone. Whoever waits is told that it is unavailable.
 //	after 6   the same, but that it can only be finished. The copy is complete: the record of the
 //	          fill has said so since before step 6, and step 7 needs nothing from the source but
-//	          its quota, identity and leases, which stay until step 8.
+//	          what it has besides keys, which stays until step 8.
 //	after 7   the target serves. The next run erases the source, and writes the row.
 //	after 8   the same.
 //

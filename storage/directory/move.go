@@ -235,7 +235,7 @@ func (d *Directory) fill(ctx context.Context, r *Row, source contract.Backend,
 }
 
 // opening changes the directory when the target holds what the source held at last, and reads what
-// the target gets besides. A quota cannot change any more: the source is closed.
+// the target gets besides. That cannot change any more: the source is closed.
 func (d *Directory) opening(ctx context.Context, r *Row, source contract.Backend,
 	m Moved) (s contract.Settled, floor contract.Revision, err error) {
 	if r.State == Moving {
@@ -243,12 +243,7 @@ func (d *Directory) opening(ctx context.Context, r *Row, source contract.Backend
 			return s, 0, err
 		}
 	}
-	id, err := source.Identity(ctx)
-	if err != nil {
-		return s, 0, err
-	}
-	quota, _, _, err := source.Quota(ctx)
-	if err != nil {
+	if s, err = settled(ctx, source); err != nil {
 		return s, 0, err
 	}
 	if err := d.at("change"); err != nil {
@@ -261,8 +256,28 @@ func (d *Directory) opening(ctx context.Context, r *Row, source contract.Backend
 		}
 		*r = changed
 	}
-	s = contract.Settled{Home: r.target(), Identity: id.Store, Quota: quota}
+	s.Home = r.target()
 	return s, contract.Revision(r.Floor), d.at("open")
+}
+
+// settled reads what a store has besides keys and leases.
+func settled(ctx context.Context, source contract.Backend) (s contract.Settled, err error) {
+	id, err := source.Identity(ctx)
+	if err != nil {
+		return s, err
+	}
+	s.Identity = id.Store
+	if s.Quota, _, _, err = source.Quota(ctx); err != nil {
+		return s, err
+	}
+	if s.Indexes, _, err = source.Indexes(ctx); err != nil {
+		return s, err
+	}
+	err = source.Locked(ctx, contract.LockOptions{}, func(tx contract.Tx) (err error) {
+		s.Directories, err = tx.Directories()
+		return err
+	})
+	return s, err
 }
 
 // Undo gives up a move that has not changed the directory yet. It tells whether servers could not

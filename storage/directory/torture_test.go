@@ -32,7 +32,10 @@ type process struct {
 	d      *Directory
 	ctx    context.Context
 	cancel context.CancelFunc
-	steps  atomic.Int64
+	// at is the name of the step, or if it is empty, steps are how many there are until it comes:
+	// each key that is copied or compared is one, too.
+	at    string
+	steps atomic.Int64
 	// after is how long after the step it is cut off, in the middle of whatever it does then. If it
 	// is 0, the step is not taken.
 	after time.Duration
@@ -42,11 +45,11 @@ type process struct {
 	dead  atomic.Bool
 }
 
-func (p *process) step(string) error {
+func (p *process) step(name string) error {
 	if p.dead.Load() {
 		return errKilled
 	}
-	if p.steps.Add(-1) != 0 {
+	if p.at != "" && name != p.at || p.steps.Add(-1) != 0 {
 		return nil
 	}
 	switch {
@@ -344,85 +347,90 @@ func moveUnderLoad(t *testing.T, w *world) {
 	working.Go(func() { fresh.work(ctx, random(1)) })
 	working.Go(func() { old.work(ctx, random(2)) })
 	working.Go(func() { watches.work(ctx) })
-	processes := []*Directory{w.open(), w.open(), w.open()}
-	var moved, undone, killed, slept int
+	var sleepers []*process
+	wake := func(chance int) {
+		sleepers = slices.DeleteFunc(sleepers, func(p *process) bool {
+			wakes := r.IntN(chance) == 0
+			if wakes {
+				close(p.wake)
+			}
+			return wakes
+		})
+	}
+	var moved, stayed, killed, slept int
+	all := append(slices.Clone(moveSteps), undoSteps...)
+	directories := []*Directory{w.open()}
 	for n := range *moves {
 		row, err := w.d.Get(w.ctx, "blue")
 		w.must(err)
-		others := slices.DeleteFunc([]string{"a", "b", "c"}, func(in string) bool { return in == row.Database })
+		from := row.Database
+		others := slices.DeleteFunc([]string{"a", "b", "c"}, func(in string) bool { return in == from })
 		to := others[r.IntN(len(others))]
-		var sleepers []*process
-		for turn := 0; ; turn++ {
-			row, err := w.d.Get(w.ctx, "blue")
-			w.must(err)
-			behind.told(row)
-			if row.State == Open && (row.Database == to || turn > 0) {
-				if row.Database == to {
-					moved++
-				} else {
-					undone++
-				}
-				break
+		for turn := 0; turn == 0 || row.State != Open; turn++ {
+			if len(directories) == 0 { // the others are asleep
+				directories = append(directories, w.open())
 			}
-			p := &process{d: processes[turn%len(processes)]}
+			p := &process{d: directories[0]}
 			p.ctx, p.cancel = context.WithCancel(w.ctx)
-			if len(sleepers) > 0 {
-				p.d = processes[2] // the others may be asleep
-			}
 			if turn < 6 {
-				p.steps.Store(1 + r.Int64N(60))
-				if r.IntN(3) > 0 {
-					p.steps.Store(1 + r.Int64N(6))
+				if p.steps.Store(1); r.IntN(3) > 0 {
+					p.at = all[r.IntN(len(all))]
+				} else {
+					p.steps.Store(1 + r.Int64N(60))
 				}
 				if r.IntN(2) > 0 {
 					p.after = time.Duration(1+r.IntN(10_000)) * time.Microsecond
 				}
-				if turn < 2 && r.IntN(4) == 0 {
+				if turn < 3 && len(sleepers) < 4 && r.IntN(3) == 0 {
 					p.wake, p.slept = make(chan struct{}), make(chan struct{})
 				}
 			}
 			p.d.at = p.step
-			undo := turn > 0 && row.State == Undoing || turn > 0 && row.State == Moving && r.IntN(6) == 0
-			run := func() error {
+			undo := row.State == Undoing || turn > 0 && row.State == Moving && r.IntN(6) == 0
+			ended := make(chan error, 1)
+			sleeping.Go(func() {
 				defer p.cancel()
 				if undo {
 					_, err := p.d.Undo(p.ctx, "blue")
-					return err
+					ended <- err
+					return
 				}
-				_, err := p.d.MoveTo(p.ctx, "blue", to, MoveOptions{
-					Progress: func(string, int64, int64) {
-						if p.step("") != nil {
-							p.cancel()
-						}
-					}})
-				return err
-			}
-			ended := make(chan error, 1)
-			sleeping.Go(func() { ended <- run() })
+				_, err := p.d.MoveTo(p.ctx, "blue", to, MoveOptions{Progress: func(string, int64, int64) {
+					if p.step("") != nil {
+						p.cancel()
+					}
+				}})
+				ended <- err
+			})
 			select {
 			case err = <-ended:
 			case <-p.slept:
 				slept++
-				sleepers = append(sleepers, p)
-				continue
-			}
-			if err != nil && p.ctx.Err() == nil && !p.dead.Load() && turn > 8 {
-				t.Fatalf("move %d, turn %d: %v", n, turn, err)
+				sleepers, directories = append(sleepers, p), directories[1:]
 			}
 			if p.dead.Load() {
 				killed++
+			} else if err != nil && turn > 12 {
+				t.Fatalf("move %d, turn %d: %v", n, turn, err)
 			}
+			wake(6)
+			row, err = w.d.Get(w.ctx, "blue")
+			w.must(err)
+			behind.told(row)
 		}
-		for _, p := range sleepers {
-			close(p.wake)
+		if moved++; row.Database == from {
+			moved--
+			stayed++
 		}
-		sleeping.Wait()
 		w.oneOpen("blue")
 	}
+	wake(1)
+	sleeping.Wait()
+	w.oneOpen("blue")
 	stop()
 	working.Wait()
-	t.Logf("%d moves, %d undone, %d processes killed, %d slept; acknowledged %d and %d writes, refused "+
-		"%d and %d, unknown %d and %d; %d lists, %d watches resumed", moved, undone, killed, slept,
+	t.Logf("moved %d times, stayed %d times, %d processes killed, %d slept; acknowledged %d and %d writes, refused "+
+		"%d and %d, unknown %d and %d; %d lists, %d watches resumed", moved, stayed, killed, slept,
 		fresh.acked, old.acked, fresh.refused, old.refused, fresh.unsure, old.unsure, watches.lists,
 		watches.resumed)
 	last := w.pool()

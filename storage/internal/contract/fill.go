@@ -225,13 +225,19 @@ type Settled struct {
 	Home     Home
 	Identity string
 	Quota    Quota
+	// Indexes are the declarations of indexes, which are built anew: the keys come without entries.
+	Indexes *Indexes
+	// Directories are those that are recorded.
+	Directories []Directory
 }
 
 func (s *Settled) settle(tx Tx) error {
 	if s.Home == (Home{}) {
 		return nil
 	}
-	return errors.Join(setHome(tx, s.Home), tx.SetIdentity(s.Identity), tx.SetQuota(s.Quota))
+	s.Indexes.BuildAnew()
+	return errors.Join(setHome(tx, s.Home), tx.SetIdentity(s.Identity), tx.SetQuota(s.Quota),
+		tx.SetIndexes(s.Indexes), tx.PutDirectories(s.Directories))
 }
 
 // End opens the store that was filled to its servers. The leases are those that its keys are
