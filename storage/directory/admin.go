@@ -156,7 +156,8 @@ type found struct {
 // rebuilt decides what the row of a name has to be, by all stores that databases have of the name.
 // There is none if r.State is "". stale are those that are open and must not be.
 func rebuilt(name string, all []found) (r Row, stale []found, err error) {
-	// The newest first. Of one generation the open one, which may have been undone at another place.
+	// The newest first. Of one generation the open one, which may have been undone at another
+	// place.
 	slices.SortStableFunc(all, func(a, b found) int {
 		closed := func(f found) int {
 			if f.state.Dropped() {
@@ -211,11 +212,11 @@ func rebuilt(name string, all []found) (r Row, stale []found, err error) {
 		"not there: name its database in the file, or restore it", name, best.home.From, best.database)
 }
 
-// Rebuild makes the directory agree with the databases, of which each has to be there: of all stores
-// of a name, the one of the highest generation wins. It adds stores that no directory has. It closes
-// stores that are open and must not be, as after a restore of what was there before a move. told is
-// told of each change. It goes on after an error that concerns one name. No store should be moved
-// meanwhile.
+// Rebuild makes the directory agree with the databases, of which each has to be there: of all
+// stores of a name, the one of the highest generation wins. It adds stores that no directory has.
+// It closes stores that are open and must not be, as after a restore of what was there before a
+// move. told is told of each change. It goes on after an error that concerns one name. No store
+// should be moved meanwhile.
 func (d *Directory) Rebuild(ctx context.Context, told func(string)) error {
 	all := map[string][]found{}
 	if err := d.each(ctx, func(in string, c Config) error {

@@ -20,10 +20,10 @@ type Databases struct {
 	base Config
 }
 
-// ReadDatabases reads the URLs from a file, now and whenever one is asked for. Each line of the file
-// is a name and a URL, with space in between; empty lines and those that begin with # are passed
-// over. A name is like that of a store. base says how the databases are used; its URL, Login and
-// Store do not count.
+// ReadDatabases reads the URLs from a file, now and whenever one is asked for. Each line of the
+// file is a name and a URL, with space in between; empty lines and those that begin with # are
+// passed over. A name is like that of a store. base says how the databases are used; its URL, Login
+// and Store do not count.
 func ReadDatabases(file string, base Config) (*Databases, error) {
 	d := &Databases{file: file, base: base}
 	_, _, err := d.read()

@@ -37,9 +37,6 @@ func OpenDirectory(ctx context.Context, control Config, databases *Databases) (*
 // Close closes the directory.
 func (d *Directory) Close() error { return d.db.Close() }
 
-// Databases are those that this process knows.
-func (d *Directory) Databases() *Databases { return d.databases }
-
 // Get reads the row of a name, linearizably. A name without a row has the state "".
 func (d *Directory) Get(ctx context.Context, name string) (Row, error) {
 	if err := database.CheckStoreName(name); err != nil {
@@ -56,11 +53,11 @@ func (d *Directory) Get(ctx context.Context, name string) (Row, error) {
 }
 
 // ErrInHand says that a store is between two databases, or is being created: it can be used soon.
-var ErrInHand = contract.Errorf(contract.Unavailable, "the store is being moved, or created, and can be "+
+var ErrInHand error = contract.Errorf(contract.Unavailable, "the store is being moved, or created, and can be "+
 	"used when that has ended: see `rowkeeper directory list`")
 
-// Locate returns the row of a store that can be used now, and the configuration of its database. The
-// store's own row must agree with the directory's.
+// Locate returns the row of a store that can be used now, and the configuration of its database.
+// The store's own row must agree with the directory's.
 func (d *Directory) Locate(ctx context.Context, name string) (r Row, c Config, err error) {
 	if r, err = d.Get(ctx, name); err != nil {
 		return r, c, err

@@ -98,10 +98,10 @@
 // lost altogether.
 //
 // D4 A front end with an old directory does no harm. It finds the source closed, whenever its
-// connection was made, since the epoch is in each snapshot that it reads and in each commit's check.
-// So it neither answers nor writes. When it finds a store closed, it reads the directory, and goes
-// where that leads. It uses what it has read until then, also while the directory cannot be
-// reached.
+// connection was made, since the epoch is in each snapshot that it reads and in each commit's
+// check. So it neither answers nor writes. When it finds a store closed, it reads the directory,
+// and goes where that leads. It uses what it has read until then, also while the directory cannot
+// be reached.
 //
 // D5 An unknown outcome is resolved at the source, or it stays unknown. A group that was sent to
 // the source before step 4 is found there by its token, while the source holds its rows. A group

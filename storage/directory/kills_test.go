@@ -137,8 +137,8 @@ func TestSleeper(t *testing.T) {
 	}
 }
 
-// TestOutcomeAtSource: a group whose outcome was unknown when its store was closed is found there, as
-// long as the source has its rows. One that is not there is never called "not done".
+// TestOutcomeAtSource: a group whose outcome was unknown when its store was closed is found there,
+// as long as the source has its rows. One that is not there is never called "not done".
 func TestOutcomeAtSource(t *testing.T) {
 	for _, kind := range dbtest.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -261,8 +261,8 @@ func TestRebuilt(t *testing.T) {
 	}
 }
 
-// TestRebuild: a directory that is lost in the middle of moves is rebuilt from the databases, and the
-// moves go on.
+// TestRebuild: a directory that is lost in the middle of moves is rebuilt from the databases, and
+// the moves go on.
 func TestRebuild(t *testing.T) {
 	for _, kind := range dbtest.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {

@@ -59,8 +59,8 @@ func (d *Directory) Create(ctx context.Context, name, in string) (Row, error) {
 	return d.write(ctx, r.open(head))
 }
 
-// Drop drops a store with all that it holds, and returns false if it was dropped before. A drop that
-// was interrupted is ended.
+// Drop drops a store with all that it holds, and returns false if it was dropped before. A drop
+// that was interrupted is ended.
 func (d *Directory) Drop(ctx context.Context, name string) (dropped bool, err error) {
 	r, err := d.Get(ctx, name)
 	switch {
@@ -127,8 +127,8 @@ func (d *Directory) busy(r Row) error {
 	return fmt.Errorf("the store %q is %s", r.Name, r.State)
 }
 
-// MoveTo moves a store to another database, while its clients go on. It goes on with a move that was
-// interrupted. If the store is there already, it does nothing, and m.Head is 0.
+// MoveTo moves a store to another database, while its clients go on. It goes on with a move that
+// was interrupted. If the store is there already, it does nothing, and m.Head is 0.
 func (d *Directory) MoveTo(ctx context.Context, name, to string, o MoveOptions) (m Moved, err error) {
 	r, err := d.Get(ctx, name)
 	if err != nil {

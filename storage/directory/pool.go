@@ -48,8 +48,9 @@ func NewPool(d *Directory) *Pool {
 }
 
 const (
-	// handPause is how long it takes until a store is looked for again that is one end of a move, and
-	// handWait how long a call waits for that, since most moves take no longer than that to end.
+	// handPause is how long it takes until a store is looked for again that is one end of a move,
+	// and handWait how long a call waits for that, since most moves take no longer than that to
+	// end.
 	handPause = 50 * time.Millisecond
 	handWait  = 10 * time.Second
 )
@@ -73,8 +74,8 @@ func (p *Pool) Use(ctx context.Context, name string) (*database.Store, func(), e
 	}
 }
 
-// find looks for a store where it was last, and then where the directory says. r is the row that was
-// used.
+// find looks for a store where it was last, and then where the directory says. r is the row that
+// was used.
 func (p *Pool) find(ctx context.Context, name string) (store *database.Store, release func(), r Row,
 	err error) {
 	p.mu.Lock()

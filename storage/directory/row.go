@@ -52,16 +52,6 @@ const prefix contract.Key = contract.Reserved + "directory/"
 
 func keyOf(name string) contract.Key { return prefix + contract.Key(name) }
 
-// Serves tells whether servers may use the store, as far as the directory says. During a move they
-// can until it closes the source.
-func (r *Row) Serves() bool {
-	switch r.State {
-	case Open, Moving, Opening, Undoing:
-		return true
-	}
-	return false
-}
-
 // InHand tells whether something is done with the store that ends soon.
 func (r *Row) InHand() bool { return r.State != Open && r.State != Dropped && r.State != "" }
 

@@ -278,8 +278,8 @@ func (i *informer) watch(ctx context.Context, w *mvcc.Watcher) error {
 	}
 }
 
-// stale is a front end with an old directory: it believes one of the last rows, and keeps stores open
-// wherever they were.
+// stale is a front end with an old directory: it believes one of the last rows, and keeps stores
+// open wherever they were.
 type stale struct {
 	pool *Pool
 	mu   sync.Mutex
@@ -312,11 +312,11 @@ func (s *stale) use(ctx context.Context) (*database.Store, func(), error) {
 	return store, release, err
 }
 
-// TestMovedUnderLoad: a store moves again and again between three databases. Each process that moves
-// it is killed at a step that is drawn, or in the middle of one, or sleeps until others have gone on
-// with its move or have undone it. Meanwhile a client writes and an informer watches through a front
-// end that follows, and a client writes through one with an old directory. Nothing that was
-// acknowledged is lost, no revision stands for two values, and nobody sees one go back.
+// TestMovedUnderLoad: a store moves again and again between three databases. Each process that
+// moves it is killed at a step that is drawn, or in the middle of one, or sleeps until others have
+// gone on with its move or have undone it. Meanwhile a client writes and an informer watches
+// through a front end that follows, and a client writes through one with an old directory. Nothing
+// that was acknowledged is lost, no revision stands for two values, and nobody sees one go back.
 //
 // With -moves N it is the torture of moves: storage/directory/doc.go says what has to hold.
 func TestMovedUnderLoad(t *testing.T) {

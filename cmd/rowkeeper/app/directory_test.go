@@ -47,7 +47,8 @@ func ran(t *testing.T, flags []string, args ...string) string {
 }
 
 // TestEtcdDirectory: a process that serves a store by etcd's API goes on while the store moves to
-// another database and back. A client keeps what it wrote, and its watch is told that it is too old.
+// another database and back. A client keeps what it wrote, and its watch is told that it is too
+// old.
 func TestEtcdDirectory(t *testing.T) {
 	flags := newDirectory(t)
 	ran(t, flags, "directory", "place", "team-a", "--in", "db-1")

@@ -28,7 +28,8 @@ type serveCommand struct {
 	server  *server.Server
 	config  *apiserver.Config
 	example bool
-	// directory says in which database the store is, if it is given. located tells that it was asked.
+	// directory says in which database the store is, if it is given. located tells that it was
+	// asked.
 	directory *directoryFlags
 	located   bool
 }
@@ -116,8 +117,8 @@ func (s *serveCommand) follow(cmd *cobra.Command) (err error) {
 	}
 }
 
-// locatePause is how often the directory is asked where a store is, by a server that serves it, or is
-// to serve it soon.
+// locatePause is how often the directory is asked where a store is, by a server that serves it, or
+// is to serve it soon.
 const locatePause = time.Second
 
 // leave calls moves when the store has left the database of a row, and is open elsewhere.
