@@ -105,26 +105,12 @@ func TestSleeper(t *testing.T) {
 		name := "s-" + step
 		_, err := w.d.Create(w.ctx, name, "a")
 		w.must(err)
-		sleeps, wake, ended := w.open(), make(chan struct{}), make(chan error, 1)
-		slept := make(chan struct{})
-		sleeps.at = func(at string) error {
-			if at == step {
-				close(slept)
-				<-wake
-			}
-			return nil
-		}
-		go func() {
-			_, err := sleeps.MoveTo(w.ctx, name, "b", MoveOptions{})
-			ended <- err
-		}()
-		<-slept
+		wake := w.sleepAt(name, "b", step)
 		_, err = w.d.Undo(w.ctx, name)
 		w.must(err)
 		p := w.pool()
 		at := w.put(p, name, "k", "v", 0)
-		close(wake)
-		if err := <-ended; err == nil {
+		if err := wake(); err == nil {
 			t.Errorf("a move that slept at %s has ended", step)
 		}
 		w.oneOpen(name)
@@ -134,6 +120,61 @@ func TestSleeper(t *testing.T) {
 		_, err = w.d.MoveTo(w.ctx, name, "b", MoveOptions{})
 		w.must(err)
 		w.oneOpen(name)
+	}
+}
+
+// sleepAt makes a move of a store sleep at a step. It returns what wakes it and waits for its end.
+func (w *world) sleepAt(name, to, step string) (wake func() error) {
+	w.Helper()
+	d, waked, ended, slept := w.open(), make(chan struct{}), make(chan error, 1), make(chan struct{})
+	d.at = func(at string) error {
+		if at == step {
+			close(slept)
+			<-waked
+		}
+		return nil
+	}
+	go func() {
+		_, err := d.MoveTo(w.ctx, name, to, MoveOptions{})
+		ended <- err
+	}()
+	<-slept
+	return func() error {
+		close(waked)
+		return <-ended
+	}
+}
+
+// TestLate: a move that slept until another process had ended it, and while the store has moved on,
+// does nothing any more.
+func TestLate(t *testing.T) {
+	w := newWorld(t, of(dbtest.SQLite)...)
+	p := w.pool()
+	for _, step := range []string{"begin", "close", "change", "open", "erase", "end"} {
+		name := "s-" + step
+		_, err := w.d.Create(w.ctx, name, "a")
+		w.must(err)
+		at := w.put(p, name, "k", "v", 0)
+		wake := w.sleepAt(name, "b", step)
+		_, err = w.d.MoveTo(w.ctx, name, "b", MoveOptions{})
+		w.must(err)
+		at = w.put(p, name, "k", "w", at)
+		// Back to where it was, and all is there but the last step.
+		endsAt(w.d, "open")
+		if _, err := w.d.MoveTo(w.ctx, name, "a", MoveOptions{}); !errors.Is(err, errKilled) {
+			t.Fatal(err)
+		}
+		endsAt(w.d, "")
+		if err := wake(); err == nil {
+			t.Errorf("a move that slept at %s has ended", step)
+		}
+		_, err = w.d.MoveTo(w.ctx, name, "a", MoveOptions{})
+		w.must(err)
+		w.row(name, Open, "a", 3)
+		w.oneOpen(name)
+		if kv := w.get(p, name, "k"); kv == nil || kv.Revision != at {
+			t.Errorf("after a sleep at %s the key is %+v, want revision %d", step, kv, at)
+		}
 	}
 }
 
