@@ -112,8 +112,8 @@ func (w *world) put(p *Pool, store, key, value string, expect contract.Revision)
 	return at
 }
 
-// tried does something again as clients do, which a front end refuses that has just found out that a
-// store has left a database.
+// tried does something again as clients do, which a front end refuses that has just found out that
+// a store has left a database.
 func tried(ctx context.Context, f func() error) error {
 	for {
 		err := f()

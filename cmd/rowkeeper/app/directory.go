@@ -76,7 +76,6 @@ func (d *directoryFlags) openAlone(ctx context.Context) (*directory.Directory, e
 	return d.open(ctx, c)
 }
 
-
 // pool opens the directory for a server.
 func (d *directoryFlags) pool(ctx context.Context, base etcd.Config) (storePool, error) {
 	opened, err := d.open(ctx, base)

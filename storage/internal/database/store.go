@@ -270,8 +270,8 @@ func EnsureStore(ctx context.Context, c Config) error {
 	return err
 }
 
-// AllStores lists the names of all stores in the database, also of those that were dropped or are an
-// end of a move, in order.
+// AllStores lists the names of all stores in the database, also of those that were dropped or are
+// an end of a move, in order.
 func AllStores(ctx context.Context, c Config) ([]string, error) {
 	c = c.withDefaults()
 	driver, err := c.driver()
