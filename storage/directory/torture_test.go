@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	moves = flag.Int("moves", 12, "how many moves TestMovedUnderLoad makes")
+	moves = flag.Int("moves", 6, "how many moves TestMovedUnderLoad makes")
 	seed  = flag.Uint64("seed", 0, "the seed of TestMovedUnderLoad (0: the time)")
 )
 
