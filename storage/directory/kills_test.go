@@ -178,6 +178,27 @@ func TestLate(t *testing.T) {
 	}
 }
 
+// TestEmptied: a move goes on if its target was emptied after its source was closed, as by the late
+// undoing of an earlier move.
+func TestEmptied(t *testing.T) {
+	w := newWorld(t, of(dbtest.SQLite)...)
+	_, err := w.d.Create(w.ctx, "blue", "a")
+	w.must(err)
+	at := w.put(w.pool(), "blue", "k", "v", 0)
+	endsAt(w.d, "change")
+	if _, err := w.d.MoveTo(w.ctx, "blue", "b", MoveOptions{}); !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	endsAt(w.d, "")
+	w.must(contract.EmptyFor(w.ctx, w.backend("b", "blue"), contract.Home{Generation: 2, Move: "earlier"}))
+	_, err = w.d.MoveTo(w.ctx, "blue", "b", MoveOptions{})
+	w.must(err)
+	w.oneOpen("blue")
+	if kv := w.get(w.pool(), "blue", "k"); kv == nil || kv.Revision != at {
+		t.Errorf("the key is %+v, want revision %d", kv, at)
+	}
+}
+
 // TestOutcomeAtSource: a group whose outcome was unknown when its store was closed is found there,
 // as long as the source has its rows. One that is not there is never called "not done".
 func TestOutcomeAtSource(t *testing.T) {
