@@ -308,7 +308,10 @@ func (d *Directory) rebuild(ctx context.Context, name string, is Row, all []foun
 			return err
 		}
 	}
-	r.revision, r.Floor = is.revision, max(r.Floor, is.Floor)
+	r.revision, r.Floor, r.Attempt = is.revision, max(r.Floor, is.Floor), is.Attempt
+	for _, f := range all {
+		r.Attempt = max(r.Attempt, f.home.Attempt)
+	}
 	if r, err = d.write(ctx, r); err == nil {
 		told(fmt.Sprintf("the store %q is %s in the database %q", name, r.State, r.Database))
 	}

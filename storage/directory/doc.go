@@ -80,7 +80,11 @@
 //     slept through all of that finds another head, and does nothing ([contract.ErrTaken]). Neither
 //     can it take a new turn, since the target's row says that Move was undone.
 //   - A process that slept before step 4 finds in the source's row that Move was undone, or another
-//     generation, or another move, and closes nothing.
+//     generation, or a newer move, and closes nothing.
+//   - The directory numbers the moves, creations and drops of a name, and each writes its number
+//     into the rows of the stores that it changes. None does anything to a store that a newer one
+//     has changed. So a process that wakes late neither fills nor empties a store that was opened
+//     and closed meanwhile, although its generation is the one that the process goes by.
 //   - A store is created by [Directory.Create] only when no other row of the name is open: the
 //     row is dropped, or is not there. `rowkeeper stores create` does not replace what a move has
 //     left.

@@ -178,8 +178,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestEmptied: a move goes on if its target was emptied after its source was closed, as by the late
-// undoing of an earlier move.
+// TestEmptied: the late undoing and the late beginning of an earlier move do nothing to a store,
+// whether it is the target of a later one or its source.
 func TestEmptied(t *testing.T) {
 	w := newWorld(t, of(dbtest.SQLite)...)
 	_, err := w.d.Create(w.ctx, "blue", "a")
@@ -189,10 +189,28 @@ func TestEmptied(t *testing.T) {
 	if _, err := w.d.MoveTo(w.ctx, "blue", "b", MoveOptions{}); !errors.Is(err, errKilled) {
 		t.Fatal(err)
 	}
+	earlier := contract.Home{Generation: 2, Move: "earlier", Attempt: 1, From: "a"}
+	late := func() {
+		b := w.backend("b", "blue")
+		w.must(contract.EmptyFor(w.ctx, b, earlier))
+		if _, err := contract.TakeFill(w.ctx, b, []byte("{}"), 0, earlier); !errors.Is(err, contract.ErrUndone) {
+			t.Errorf("an earlier move that begins late: %v", err)
+		}
+	}
+	late()
 	endsAt(w.d, "")
-	w.must(contract.EmptyFor(w.ctx, w.backend("b", "blue"), contract.Home{Generation: 2, Move: "earlier"}))
 	_, err = w.d.MoveTo(w.ctx, "blue", "b", MoveOptions{})
 	w.must(err)
+	// The source of the next move has the generation that the target of the earlier one had.
+	endsAt(w.d, "change")
+	if _, err := w.d.MoveTo(w.ctx, "blue", "c", MoveOptions{}); !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	late()
+	endsAt(w.d, "")
+	_, err = w.d.MoveTo(w.ctx, "blue", "c", MoveOptions{})
+	w.must(err)
+	late()
 	w.oneOpen("blue")
 	if kv := w.get(w.pool(), "blue", "k"); kv == nil || kv.Revision != at {
 		t.Errorf("the key is %+v, want revision %d", kv, at)

@@ -46,8 +46,7 @@ func (d *Directory) Create(ctx context.Context, name, in string) (Row, error) {
 	}
 	var head contract.Revision
 	err = d.ensured(ctx, name, r.Database, func(b contract.Backend) (err error) {
-		head, err = contract.CreateFor(ctx, b, contract.Home{Generation: r.Generation, Move: r.Move},
-			contract.Revision(r.Floor))
+		head, err = contract.CreateFor(ctx, b, r.here(), contract.Revision(r.Floor))
 		return err
 	})
 	if err == nil {
@@ -81,7 +80,7 @@ func (d *Directory) Drop(ctx context.Context, name string) (dropped bool, err er
 		if err := database.Unneeded(ctx, name, b); err != nil {
 			return err
 		}
-		home := contract.Home{Generation: r.Generation, Move: r.Move}
+		home := r.here()
 		if err := contract.CloseFor(ctx, b, home); err != nil {
 			return err
 		}
@@ -313,7 +312,7 @@ func (d *Directory) Undo(ctx context.Context, name string) (opened bool, err err
 	}
 	if err == nil {
 		err = d.backend(ctx, name, r.Database, func(b contract.Backend) (err error) {
-			opened, err = contract.ReopenFor(ctx, b, r.Generation, r.Move)
+			opened, err = contract.ReopenFor(ctx, b, r.source())
 			return err
 		})
 	}

@@ -36,6 +36,8 @@ type Row struct {
 	Generation int64 `json:"generation"`
 	// Move identifies the move, the creation or the drop that is under way, or was the last one.
 	Move string `json:"move,omitempty"`
+	// Attempt counts the moves, creations and drops of the name.
+	Attempt int64 `json:"attempt,omitempty"`
 	// To is the name of the database to which the store is moved, in the states moving and undoing.
 	// From is the one from which it was moved, in the state opening.
 	To   string `json:"to,omitempty"`
@@ -101,7 +103,7 @@ func (r *Row) check() error {
 
 func (r Row) creating(database, id string) Row {
 	return Row{Name: r.Name, State: Creating, Database: database, Generation: r.Generation + 1,
-		Move: id, Floor: r.Floor, revision: r.revision}
+		Move: id, Attempt: r.Attempt + 1, Floor: r.Floor, revision: r.revision}
 }
 
 func (r Row) open(head contract.Revision) Row {
@@ -110,7 +112,7 @@ func (r Row) open(head contract.Revision) Row {
 }
 
 func (r Row) moving(to, id string) Row {
-	r.State, r.To, r.Move = Moving, to, id
+	r.State, r.To, r.Move, r.Attempt = Moving, to, id, r.Attempt+1
 	return r
 }
 
@@ -126,7 +128,7 @@ func (r Row) undoing() Row {
 }
 
 func (r Row) dropping(id string) Row {
-	r.State, r.Move = Dropping, id
+	r.State, r.Move, r.Attempt = Dropping, id, r.Attempt+1
 	return r
 }
 
@@ -135,21 +137,26 @@ func (r Row) dropped(head contract.Revision) Row {
 	return r
 }
 
+// here is the home of a store that is created or dropped.
+func (r *Row) here() contract.Home {
+	return contract.Home{Generation: r.Generation, Move: r.Move, Attempt: r.Attempt}
+}
+
 // The homes of the two ends of a move, of a row in the state moving or undoing. In the state
 // opening they are the same.
 
 func (r *Row) source() contract.Home {
 	if r.State == Opening {
-		return contract.Home{Generation: r.Generation - 1, Move: r.Move, To: r.Database}
+		return contract.Home{Generation: r.Generation - 1, Move: r.Move, Attempt: r.Attempt, To: r.Database}
 	}
-	return contract.Home{Generation: r.Generation, Move: r.Move, To: r.To}
+	return contract.Home{Generation: r.Generation, Move: r.Move, Attempt: r.Attempt, To: r.To}
 }
 
 func (r *Row) target() contract.Home {
 	if r.State == Opening {
-		return contract.Home{Generation: r.Generation, Move: r.Move, From: r.From}
+		return contract.Home{Generation: r.Generation, Move: r.Move, Attempt: r.Attempt, From: r.From}
 	}
-	return contract.Home{Generation: r.Generation + 1, Move: r.Move, From: r.Database}
+	return contract.Home{Generation: r.Generation + 1, Move: r.Move, Attempt: r.Attempt, From: r.Database}
 }
 
 // ends are the names of the databases between which the store is moved.

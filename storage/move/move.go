@@ -134,10 +134,6 @@ func (r *run) begin(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if closed && r.Home != (contract.Home{}) && r.From.fence(ctx) == nil {
-			// It was closed by this move, whose record was lost with what the target held.
-			r.record.Phase, closed = ending, false
-		}
 		if closed {
 			return errors.New("the source was dropped, or another move has ended it: name the " +
 				"store that has its objects now")

@@ -74,8 +74,7 @@ func TakeFill(ctx context.Context, b Backend, record []byte, seen Revision, home
 	if home != (Home{}) {
 		// What is left is erased in batches first, so that the transaction below is short.
 		if _, err := eraseWhile(ctx, b, func(have Home) bool {
-			return have.Generation <= home.Generation && have.Move != home.Move &&
-				have.Undone != home.Move
+			return have.Generation <= home.Generation && have.Move != home.Move && !have.over(home)
 		}); err != nil {
 			return nil, err
 		}

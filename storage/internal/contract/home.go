@@ -30,9 +30,16 @@ type Home struct {
 	// it has gone. Both are empty in a store that was created or dropped.
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`
+	// Attempt is the number of the newest move, creation or drop that has done something here, as
+	// the directory counts them. Older ones can do nothing here any more, whatever they were and
+	// however late their processes come.
+	Attempt int64 `json:"attempt,omitempty"`
 	// Undone is the last move that was undone here. It can do nothing here any more.
 	Undone string `json:"undone,omitempty"`
 }
+
+// over tells whether a move was undone, or a newer one has done something here.
+func (h Home) over(want Home) bool { return h.Undone == want.Move || want.Attempt < h.Attempt }
 
 var (
 	// ErrUndone ends the work of a move that somebody has undone meanwhile.
@@ -57,7 +64,7 @@ func errOtherHome(st State, have Home) error {
 // closing decides whether a move closes its source. want is the home after that.
 func (h Home) closing(st State, want Home) (write bool, err error) {
 	switch {
-	case h.Undone == want.Move:
+	case h.over(want):
 		return false, ErrUndone
 	case h.Generation != want.Generation:
 		return false, errOtherHome(st, h)
@@ -70,11 +77,11 @@ func (h Home) closing(st State, want Home) (write bool, err error) {
 }
 
 // reopening decides whether the undoing of a move changes the source, and whether it opens it.
-func (h Home) reopening(st State, generation int64, move string) (write, open bool, err error) {
+func (h Home) reopening(st State, want Home) (write, open bool, err error) {
 	switch {
-	case h.Undone == move:
+	case h.over(want):
 		return false, false, nil
-	case h.Generation != generation || st.Dropped() && h.Move != move:
+	case h.Generation != want.Generation || st.Dropped() && h.Move != want.Move:
 		return false, false, errOtherHome(st, h)
 	}
 	return true, st.Dropped(), nil
@@ -85,7 +92,7 @@ func (h Home) reopening(st State, generation int64, move string) (write, open bo
 // holds has to go: nobody uses it.
 func (h Home) taking(st State, recorded, fresh bool, want Home) (clear bool, err error) {
 	switch {
-	case h.Undone == want.Move:
+	case h.over(want):
 		return false, ErrUndone
 	case h.Generation == want.Generation && h.Move == want.Move && !st.Dropped():
 		return false, ErrOpened
@@ -108,7 +115,7 @@ func (h Home) taking(st State, recorded, fresh bool, want Home) (clear bool, err
 func (h Home) emptying(st State, fresh bool, want Home) (after Home, write bool, err error) {
 	ours := h.Generation == want.Generation && h.Move == want.Move
 	switch {
-	case h.Undone == want.Move:
+	case h.over(want):
 		return h, false, nil
 	case ours && !st.Dropped():
 		return h, false, ErrOpened
@@ -117,7 +124,7 @@ func (h Home) emptying(st State, fresh bool, want Home) (after Home, write bool,
 	case ours:
 		h = Home{}
 	}
-	h.Undone = want.Move
+	h.Attempt, h.Undone = want.Attempt, want.Move
 	return h, true, nil
 }
 
@@ -127,7 +134,7 @@ func (h Home) creating(st State, fresh bool, want Home) (write, clear bool, err 
 	switch {
 	case h == want && !st.Dropped():
 		return false, false, nil
-	case st.Dropped() && h.Generation < want.Generation:
+	case st.Dropped() && h.Generation < want.Generation && !h.over(want):
 		return true, true, nil
 	case !st.Dropped() && fresh && h == Home{}:
 		return true, false, nil
@@ -234,15 +241,16 @@ func announce(ctx context.Context, b Backend, head Revision) {
 }
 
 // ReopenFor undoes CloseFor, and keeps the move from closing the store later.
-func ReopenFor(ctx context.Context, b Backend, generation int64, move string) (opened bool, err error) {
+func ReopenFor(ctx context.Context, b Backend, home Home) (opened bool, err error) {
 	token := NewToken()
 	var marker Revision
 	err = homed(ctx, b, LockOptions{}, func(tx Tx, have Home) error {
-		write, open, err := have.reopening(tx.State(), generation, move)
+		write, open, err := have.reopening(tx.State(), home)
 		if err != nil || !write {
 			return err
 		}
-		if err := setHome(tx, Home{Generation: generation, Undone: move}); err != nil || !open {
+		after := Home{Generation: home.Generation, Attempt: home.Attempt, Undone: home.Move}
+		if err := setHome(tx, after); err != nil || !open {
 			return err
 		}
 		st := afterRecreation(tx.State(), token)
@@ -301,7 +309,7 @@ func CreateFor(ctx context.Context, b Backend, home Home, floor Revision) (head 
 		return 0, err
 	} else if st.Dropped() {
 		if _, err := eraseWhile(ctx, b, func(have Home) bool {
-			return have.Generation < home.Generation
+			return have.Generation < home.Generation && !have.over(home)
 		}); err != nil {
 			return 0, err
 		}

@@ -10,8 +10,8 @@ import (
 // 3 to 4.
 func TestHomes(t *testing.T) {
 	open, closed := State{Head: Position{Epoch: 5}}, State{Head: Position{Epoch: -5}}
-	source := Home{Generation: 3, Move: "m", To: "b"}
-	target := Home{Generation: 4, Move: "m", From: "a"}
+	source := Home{Generation: 3, Move: "m", Attempt: 7, To: "b"}
+	target := Home{Generation: 4, Move: "m", Attempt: 7, From: "a"}
 	other := errors.New("another home")
 	homes := map[string]Home{
 		"none":         {},
@@ -20,7 +20,10 @@ func TestHomes(t *testing.T) {
 		"sent":         source,
 		"sent before":  {Generation: 2, Move: "before", To: "b"},
 		"target":       target,
-		"stale target": {Generation: 4, Move: "stale", From: "a"},
+		"stale target": {Generation: 4, Move: "stale", Attempt: 6, From: "a"},
+		"next target":  {Generation: 4, Move: "next", Attempt: 8, From: "a"},
+		"next source":  {Generation: 4, Move: "next", Attempt: 8, To: "c"},
+		"left":         {Generation: 3, Attempt: 8, Undone: "next"},
 		"later":        {Generation: 5, Move: "later"},
 		"undone":       {Generation: 3, Undone: "m"},
 		"undone there": {Undone: "m"},
@@ -44,11 +47,16 @@ func TestHomes(t *testing.T) {
 		{"target", closed, other, other, "keep", "write", ErrNotNew},
 		{"stale target", open, other, other, ErrNotNew, "leave", ErrNotNew},
 		{"stale target", closed, other, other, "clear", "write", ErrNotNew},
+		{"next target", open, ErrUndone, "done", ErrUndone, "leave", ErrNotNew},
+		{"next target", closed, ErrUndone, "done", ErrUndone, "leave", ErrNotNew},
+		{"next source", closed, ErrUndone, "done", ErrUndone, "leave", ErrNotNew},
+		{"left", open, ErrUndone, "done", ErrUndone, "leave", ErrNotNew},
+		{"left", closed, ErrUndone, "done", ErrUndone, "leave", ErrNotNew},
 		{"later", open, other, other, other, "leave", ErrNotNew},
 		{"later", closed, other, other, other, "leave", ErrNotNew},
 		{"undone", open, ErrUndone, "done", ErrUndone, "leave", ErrNotNew},
-		{"undone", closed, ErrUndone, "done", ErrUndone, "leave", "again"},
-		{"undone there", closed, ErrUndone, "done", ErrUndone, "leave", "again"},
+		{"undone", closed, ErrUndone, "done", ErrUndone, "leave", ErrNotNew},
+		{"undone there", closed, ErrUndone, "done", ErrUndone, "leave", ErrNotNew},
 	} {
 		h, fresh := homes[test.home], test.home == "none" && !test.st.Dropped()
 		check := func(what string, want any, got string, err error) {
@@ -64,7 +72,7 @@ func TestHomes(t *testing.T) {
 		}
 		write, err := h.closing(test.st, source)
 		check("closing", test.closing, map[bool]string{true: "close", false: "done"}[write], err)
-		write, opens, err := h.reopening(test.st, 3, "m")
+		write, opens, err := h.reopening(test.st, source)
 		check("reopening", test.reopening, map[string]string{"true true": "open", "true false": "write",
 			"false false": "done"}[fmt.Sprint(write, " ", opens)], err)
 		clears, err := h.taking(test.st, test.home == "target", fresh, target)
