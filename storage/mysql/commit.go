@@ -11,8 +11,9 @@ import (
 )
 
 func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
-	t := transaction{what: "commit", ask: b.text()}
+	t := transaction{what: "commit", held: heldOf(g), ask: b.text()}
 	b.askGuard(&t.ask, b.server.hold, g.Seen.Revision, g.Token)
+	t.ask.askVariables(t.held)
 	t.ask.askTokens(g.Earlier)
 	t.ask.askLive(g.Mutations)
 	indexed := t.ask.askEntries(g.Mutations)
@@ -28,6 +29,9 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 	t.decide = func(a *answers) (*text, error) {
 		guard, lockWait, err := b.guard(a)
 		if err != nil {
+			return nil, err
+		}
+		if err := a.variables(t.held, t.holds); err != nil {
 			return nil, err
 		}
 		if guard.Earlier, err = a.tokens(g.Earlier); err != nil {
@@ -76,6 +80,9 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 			},
 		})
 		second := b.text()
+		if t.holds {
+			second.variables = t.held.numbers
+		}
 		if n == 0 {
 			b.commit(&second)
 			return &second, nil
@@ -396,7 +403,10 @@ func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResu
 	size, indexed, users := statementBytes, false, false
 	for _, m := range g.Mutations {
 		indexed, users = indexed || m.Indexed, users || m.By != nil
-		size += rowBytes + 2*len(m.Key) + len(m.Value) + len(m.Value)/16
+		size += rowBytes + 2*len(m.Key)
+		if _, held := t.variables[m]; !held {
+			size += len(m.Value) + len(m.Value)/16
+		}
 	}
 	t.Grow(size)
 	if len(removed) > 0 {
@@ -489,6 +499,11 @@ func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.
 		return
 	}
 	t.WriteString(",0,")
+	if n, held := t.variables[m]; held {
+		t.WriteString("@rowkeeper_")
+		t.int(int64(n))
+		return
+	}
 	t.binary(m.Value)
 }
 

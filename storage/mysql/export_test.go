@@ -26,6 +26,9 @@ func Literal(data []byte) string {
 // MaxLiteral is escapedBytes.
 func MaxLiteral(n int) int { return escapedBytes(n) }
 
+// HeldBytes is heldBytes.
+const HeldBytes = heldBytes
+
 // CheckURL parses a URL and returns the configuration of a connection.
 func CheckURL(url string) (*mysql.Config, error) {
 	c, err := parseURL(url)

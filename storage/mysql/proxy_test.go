@@ -157,6 +157,13 @@ func (p *proxy) lead(t testing.TB, databaseURL string) {
 	}
 }
 
+// stay ends that: only the links that were led elsewhere are there.
+func (p *proxy) stay() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.other = nil
+}
+
 // follow leads a link elsewhere if the proxy does.
 func (p *proxy) follow(l *link) {
 	p.mu.Lock()

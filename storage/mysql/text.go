@@ -20,6 +20,8 @@ type text struct {
 	store string
 	// tidb: they are for TiDB.
 	tidb bool
+	// variables are the numbers of the variables that have the values of mutations; see held.go.
+	variables map[*contract.Mutation]int
 	// starts are where the statements begin.
 	starts []int
 }

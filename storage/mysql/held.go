@@ -1,0 +1,141 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/bits"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
+)
+
+// Servers look at each byte of a literal several times. So the large values of a group go before
+// it, as the arguments of a prepared statement, which are only copied: they become variables of the
+// session, which the group's second text names. That is a round trip more, at a time when the
+// commit lock is not held. The first text asks for the variable that says for which group they are:
+// a proxy may have gone on with another session.
+
+// heldBytes is how large a value is that becomes a variable.
+const heldBytes = 4 << 10
+
+// mostHeld is how many values of a group become variables. Those of more than 200 values as large
+// as heldBytes are larger than most groups.
+const mostHeld = 256
+
+// heldValues are the values of a group that become variables.
+type heldValues struct {
+	token contract.Token
+	// numbers are those of the variables, by the mutations whose values they have.
+	numbers map[*contract.Mutation]int
+	values  [][]byte
+}
+
+// heldOf returns the values of a group that become variables, nil if there are none. A value alone
+// costs less as a literal than as a round trip.
+func heldOf(g *contract.Group) *heldValues {
+	h := &heldValues{token: g.Token, numbers: map[*contract.Mutation]int{}}
+	for _, m := range g.Mutations {
+		if !m.Delete && len(m.Value) >= heldBytes && len(h.values) < mostHeld {
+			h.numbers[m] = len(h.values)
+			h.values = append(h.values, m.Value)
+		}
+	}
+	if len(h.values) == 0 {
+		return nil
+	}
+	return h
+}
+
+// hold makes variables of the values, and tells whether it could: a server or a proxy may refuse to
+// prepare the statement, and then the values are literals.
+func (h *heldValues) hold(ctx context.Context, c *sql.Conn) (held bool, err error) {
+	err = c.Raw(func(raw any) (err error) {
+		held, err = raw.(*conn).hold(ctx, h)
+		return err
+	})
+	return held, err
+}
+
+// hold executes a statement that sets as many variables as this connection ever needed, so that
+// they have no more bytes than one group.
+func (c *conn) hold(ctx context.Context, h *heldValues) (held bool, err error) {
+	if c.unheld {
+		return false, nil
+	}
+	err = c.setVariables(ctx, h)
+	if refused := (*mysql.MySQLError)(nil); errors.As(err, &refused) {
+		c.forgetVariables()
+		c.unheld = true
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (c *conn) setVariables(ctx context.Context, h *heldValues) (err error) {
+	if n := len(h.values); n > c.variables {
+		c.forgetVariables()
+		n = 1 << bits.Len(uint(n-1)) // so the statement is prepared again a few times at most
+		if c.set, err = c.session.PrepareContext(ctx, setVariables(n)); err != nil {
+			return err
+		}
+		c.variables = n
+	}
+	args := make([]driver.NamedValue, 1+c.variables)
+	args[0].Value = h.token[:]
+	for i, v := range h.values {
+		args[1+i].Value = v
+	}
+	for i := range args {
+		args[i].Ordinal = i + 1
+	}
+	_, err = c.set.(driver.StmtExecContext).ExecContext(ctx, args)
+	return err
+}
+
+// forgetVariables closes the statement, if there is one.
+func (c *conn) forgetVariables() {
+	if c.set != nil {
+		_ = c.set.Close()
+	}
+	c.set, c.variables = nil, 0
+}
+
+// setVariables is a statement that says for which group the variables are, and sets n of them.
+func setVariables(n int) string {
+	var b strings.Builder
+	b.WriteString("SET @rowkeeper_group = ?")
+	for i := range n {
+		fmt.Fprintf(&b, ", @rowkeeper_%d = ?", i)
+	}
+	return b.String()
+}
+
+// selectVariables reads for which group the session has variables.
+const selectVariables = `SELECT @rowkeeper_group`
+
+// askVariables asks for which group the session has variables.
+func (t *text) askVariables(h *heldValues) {
+	if h != nil {
+		t.statement(selectVariables)
+	}
+}
+
+// variables reads the answer to askVariables. If the values were made variables, they are still
+// there.
+func (a *answers) variables(h *heldValues, held bool) error {
+	if h == nil {
+		return nil
+	}
+	var there bool
+	err := a.each(1, func(r row) error { there = !r[0].null && r.token(0) == h.token; return nil })
+	if err == nil && held && !there {
+		err = contract.Errorf(contract.Transient, "the session lost its variables: a proxy between "+
+			"this program and the server has gone on with another session")
+	}
+	return err
+}
