@@ -303,7 +303,7 @@ func TestServer(t *testing.T) {
 			if got := state(t, open(t, db.URL)).Head; got != want {
 				t.Errorf("without prepared statements the head is %+v, and not %+v", got, want)
 			}
-			large, plain := strings.Repeat("'", mysql.HeldBytes), open(t, db.URL)
+			large, plain := strings.Repeat("'", mysql.WorthHolding), open(t, db.URL)
 			if _, err := plain.Commit(t.Context(), newGroup(want, put("large", 0, large))); err != nil {
 				t.Fatal(err)
 			}

@@ -69,7 +69,7 @@
 //
 // # Transactions
 //
-// A commit group takes two round trips, and one before them if it has values of 4 KiB or more,
+// A commit group takes two round trips, and one before them if it has 16 KiB of large values,
 // which become variables of the session; see transaction, and held.go. Between the two this process
 // holds the commit lock and does nothing but decide. If it is paused there, or its host is gone,
 // the server ends its session after a tenth of the operation timeout (wait_timeout, set for the

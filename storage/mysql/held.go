@@ -20,8 +20,12 @@ import (
 // commit lock is not held. The first text asks for the variable that says for which group they are:
 // a proxy may have gone on with another session.
 
-// heldBytes is how large a value is that becomes a variable.
-const heldBytes = 4 << 10
+// heldBytes is how large a value is that becomes a variable, and worthHolding how large all of a
+// group are together: to read 16 KiB of literals takes MariaDB about as long as a round trip.
+const (
+	heldBytes    = 4 << 10
+	worthHolding = 16 << 10
+)
 
 // mostHeld is how many values of a group become variables. Those of more than 200 values as large
 // as heldBytes are larger than most groups.
@@ -35,17 +39,17 @@ type heldValues struct {
 	values  [][]byte
 }
 
-// heldOf returns the values of a group that become variables, nil if there are none. A value alone
-// costs less as a literal than as a round trip.
+// heldOf returns the values of a group that become variables, nil if there are none.
 func heldOf(g *contract.Group) *heldValues {
-	h := &heldValues{token: g.Token, numbers: map[*contract.Mutation]int{}}
+	h, bytes := &heldValues{token: g.Token, numbers: map[*contract.Mutation]int{}}, 0
 	for _, m := range g.Mutations {
 		if !m.Delete && len(m.Value) >= heldBytes && len(h.values) < mostHeld {
 			h.numbers[m] = len(h.values)
 			h.values = append(h.values, m.Value)
+			bytes += len(m.Value)
 		}
 	}
-	if len(h.values) == 0 {
+	if bytes < worthHolding {
 		return nil
 	}
 	return h

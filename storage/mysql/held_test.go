@@ -68,7 +68,7 @@ func TestLostVariables(t *testing.T) {
 		p := newProxy(t, db.URL)
 		b := open(t, p.URL)
 		head := state(t, b).Head
-		large := strings.Repeat("x", mysql.HeldBytes)
+		large := strings.Repeat("x", mysql.WorthHolding)
 		led := false
 		p.on(func(l *link, statement string) verdict {
 			if !led && strings.Contains(statement, "@rowkeeper_group") {
