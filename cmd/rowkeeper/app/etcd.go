@@ -111,7 +111,8 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"for each connection.")
 	fs.StringVar(&c.tls.key, "key-file", "", "The private key of --cert-file.")
 	fs.StringVar(&c.tls.authority, "trusted-ca-file", "",
-		"The certificates that sign those of clients. With TLS, clients without one are refused.")
+		"The authorities (CA) that sign clients' certificates. With TLS, clients without a "+
+			"certificate are refused.")
 	fs.BoolVar(&c.tls.require, "client-cert-auth", false,
 		"Refuse clients without a certificate. It needs --trusted-ca-file, which does the same.")
 	fs.StringSliceVar(&c.listenStores, "listen-store", nil,
@@ -130,8 +131,8 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.storeKeys, "store-key-file", nil,
 		"The private key of a store's certificate, as NAME=FILE.")
 	fs.StringSliceVar(&c.storeAuthorities, "store-trusted-ca-file", nil,
-		"The certificates that sign those of a store's clients, as NAME=FILE. Default: "+
-			"--trusted-ca-file.")
+		"The authorities (CA) that sign the certificates of a store's clients, as NAME=FILE. "+
+			"Default: --trusted-ca-file.")
 	fs.BoolVar(&c.plainText, "allow-plain-text", false,
 		"Listen without TLS on other addresses than those of this machine, too. Whoever reaches "+
 			"such an address can read and change everything.")
