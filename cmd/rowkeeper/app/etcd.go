@@ -111,7 +111,7 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"for each connection.")
 	fs.StringVar(&c.tls.key, "key-file", "", "The private key of --cert-file.")
 	fs.StringVar(&c.tls.authority, "trusted-ca-file", "",
-		"The authorities (CA) that sign clients' certificates. With TLS, clients without a "+
+		"The authorities that sign clients' certificates. With TLS, clients without a "+
 			"certificate are refused.")
 	fs.BoolVar(&c.tls.require, "client-cert-auth", false,
 		"Refuse clients without a certificate. It needs --trusted-ca-file, which does the same.")
@@ -131,7 +131,7 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.storeKeys, "store-key-file", nil,
 		"The private key of a store's certificate, as NAME=FILE.")
 	fs.StringSliceVar(&c.storeAuthorities, "store-trusted-ca-file", nil,
-		"The authorities (CA) that sign the certificates of a store's clients, as NAME=FILE. "+
+		"The authorities that sign the certificates of a store's clients, as NAME=FILE. "+
 			"Default: --trusted-ca-file.")
 	fs.BoolVar(&c.plainText, "allow-plain-text", false,
 		"Listen without TLS on other addresses than those of this machine, too. Whoever reaches "+

@@ -351,8 +351,9 @@ func TestReadme(t *testing.T) {
 					Clone: clone,
 					Env:   environment(t, kubectl),
 					// The ports that servers listen on without being told so may be in use.
-					Replace: map[string]string{"8443": freePort(t), "2379": freePort(t)},
-					Log:     t.Logf,
+					Replace: map[string]string{"8443": freePort(t), "8444": freePort(t),
+						"2379": freePort(t)},
+					Log: t.Logf,
 				}
 				if err := guide.Follow(ctx, walk, t.TempDir()); err != nil {
 					t.Errorf("%s: %v", name, err)
