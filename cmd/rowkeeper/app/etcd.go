@@ -162,7 +162,7 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&c.config.MaxStreamWatchers, "max-watchers-per-stream", 10_000,
 		"How many watches may be on one stream.")
 	fs.Int64Var(&c.config.MaxAnswerBytes, "max-answer-bytes", 0,
-		"How large the answers may be together that are not sent yet. Those that are being made "+
+		"How large the answers may be together that are not sent yet. Answers that are being made "+
 			"count twice. Further reads are refused as Unavailable, and clients try again. 0 means "+
 			"2 GiB, or a quarter of the memory if that is less.")
 	fs.StringVar(&c.compactionMode, "auto-compaction-mode", "periodic",
