@@ -77,6 +77,17 @@ function labels(md) {
   })
 }
 
+// tasks gives checklists their boxes.
+function tasks(md) {
+  md.core.ruler.push('tasks', ({ tokens }) => {
+    tokens.forEach((token, i) => {
+      if (token.type !== 'inline' || !token.content.startsWith('[ ] ')) return
+      token.children[0].content = token.children[0].content.replace('[ ] ', '☐ ')
+      tokens[i - 2].attrJoin('class', 'task')
+    })
+  })
+}
+
 // sessions shows commands and what they print apart, and lets the button copy the commands alone. A
 // line that begins with "$ " is a command. Those after it that begin with "> ", or follow a
 // backslash, continue it.
@@ -144,7 +155,7 @@ export default {
   markdown: {
     anchor: { slugify },
     config(md) {
-      for (const change of [links, labels, sessions, front]) change(md)
+      for (const change of [links, labels, tasks, sessions, front]) change(md)
     },
   },
   transformPageData(page) {
