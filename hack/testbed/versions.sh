@@ -18,7 +18,8 @@ for version in "${versions[@]}"; do
 	*) images+=("$version") ;;
 	esac
 done
-packages='./storage/internal/contract ./storage/internal/mvcc/... ./storage/internal/sqlkit ./storage/postgres/... ./storage/mysql/...'
+packages='./storage/internal/contract ./storage/internal/mvcc/... ./storage/internal/sqlkit'
+declare -A driver=([postgres]=./storage/postgres/... [mariadb]=./storage/mysql/... [mysql]=./storage/mysql/...)
 
 trap 'hack/testbed/docker.sh stop' EXIT
 [ ${#images[@]} -eq 0 ] || { hack/testbed/docker.sh start && hack/testbed/images.sh "${images[@]}"; } || exit 1
@@ -34,7 +35,7 @@ for version in "${versions[@]}"; do
 		programs=$(hack/testbed/postgres.sh "${version#*:}") || { failed+=("$version"); continue; }
 		server=(env "PATH=$programs:$PATH" ROWKEEPER_TEST_SOURCE=local)
 	fi
-	"${server[@]}" ROWKEEPER_TEST_ONLY=$kind ROWKEEPER_TEST_REQUIRE=$kind make --no-print-directory test-all PACKAGES="$packages" || failed+=("$version")
+	"${server[@]}" ROWKEEPER_TEST_ONLY=$kind ROWKEEPER_TEST_REQUIRE=$kind make --no-print-directory test-all PACKAGES="$packages ${driver[$kind]}" || failed+=("$version")
 done
 
 # The servers of a group have to reach each other, so they are programs of this machine.
