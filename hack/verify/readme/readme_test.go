@@ -284,6 +284,7 @@ var words = map[string]*regexp.Regexp{
 	"they, as it can be anybody":              regexp.MustCompile(`(?i)\b(he|she|his|him)\b`),
 	"without a cluster, or not aggregated":    regexp.MustCompile(`(?i)\bstandalone\b`),
 	"definition, or CustomResourceDefinition": regexp.MustCompile(`\bCRDs?\b`),
+	"the noun for which it stands":            regexp.MustCompile(`(?:^|\. )Those (?:that|of|who|which)\b`),
 }
 
 var inlineCode = regexp.MustCompile("`[^`]*`|\\]\\([^)]*\\)")
@@ -351,8 +352,9 @@ func TestReadme(t *testing.T) {
 					Clone: clone,
 					Env:   environment(t, kubectl),
 					// The ports that servers listen on without being told so may be in use.
-					Replace: map[string]string{"8443": freePort(t), "2379": freePort(t)},
-					Log:     t.Logf,
+					Replace: map[string]string{"8443": freePort(t), "8444": freePort(t),
+						"2379": freePort(t)},
+					Log: t.Logf,
 				}
 				if err := guide.Follow(ctx, walk, t.TempDir()); err != nil {
 					t.Errorf("%s: %v", name, err)
