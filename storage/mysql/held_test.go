@@ -41,7 +41,7 @@ func TestHeldValues(t *testing.T) {
 			for i := range n {
 				g.Mutations = append(g.Mutations, put(key(i), 0, string(values[i%len(values)])))
 			}
-			// A change of a key that is not there is refused, and its value is a variable all the same.
+			// A change of a missing key is refused, and its value is a variable all the same.
 			g.Mutations = append(g.Mutations, put("missing", 1, string(values[0])))
 			res, err := b.Commit(t.Context(), g)
 			if err != nil {
