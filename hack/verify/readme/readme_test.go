@@ -356,7 +356,11 @@ func TestReadme(t *testing.T) {
 						"2379": freePort(t)},
 					Log: t.Logf,
 				}
-				if err := guide.Follow(ctx, walk, t.TempDir()); err != nil {
+				below := t.TempDir()
+				if walk.Name == "release" {
+					guide.Replace["v0.1.0"] = released(t, clone, filepath.Join(below, "walk"))
+				}
+				if err := guide.Follow(ctx, walk, below); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			})
@@ -365,6 +369,35 @@ func TestReadme(t *testing.T) {
 	if followed == 0 {
 		t.Fatal("there is nothing to follow: the marks are no longer understood")
 	}
+}
+
+// released puts links to the files of a release that the page names into a directory, and returns
+// the version. "make release" has made the files, which the nightly job requires.
+func released(t *testing.T, clone, dir string) (version string) {
+	t.Helper()
+	made := filepath.Join(clone, "bin", "release")
+	programs, err := filepath.Glob(filepath.Join(made, "rowkeeper_*_linux_amd64.tar.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(programs) == 0 && os.Getenv("ROWKEEPER_TEST_RELEASE") == "" {
+		t.Skip("make release has made nothing; the nightly job runs it first")
+	}
+	if len(programs) != 1 {
+		t.Fatalf("make release has made the programs %v, and not one for Linux on amd64", programs)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Base(programs[0])
+	stem := strings.TrimSuffix(program, "_linux_amd64.tar.gz")
+	for _, name := range []string{"SHA256SUMS", "install.yaml", program, stem + "_image.tar.gz",
+		stem + "_sbom.cdx.json"} {
+		if err := os.Symlink(filepath.Join(made, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return strings.TrimPrefix(stem, "rowkeeper_")
 }
 
 // environment is that of somebody who has Go and kubectl, and nothing of ours.
