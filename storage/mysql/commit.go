@@ -13,7 +13,6 @@ import (
 func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 	t := transaction{what: "commit", held: heldOf(g), ask: b.text()}
 	b.askGuard(&t.ask, b.server.hold, g.Seen.Revision, g.Token)
-	t.ask.askVariables(t.held)
 	t.ask.askTokens(g.Earlier)
 	t.ask.askLive(g.Mutations)
 	indexed := t.ask.askEntries(g.Mutations)
@@ -29,9 +28,6 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 	t.decide = func(a *answers) (*text, error) {
 		guard, lockWait, err := b.guard(a)
 		if err != nil {
-			return nil, err
-		}
-		if err := a.variables(t.held, t.holds); err != nil {
 			return nil, err
 		}
 		if guard.Earlier, err = a.tokens(g.Earlier); err != nil {
@@ -476,10 +472,21 @@ func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResu
 
 // logRow writes the values of insertLog but for the parenthesis at their end.
 func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.Token, now time.Time) {
+	n, held := t.variables[m]
 	t.WriteByte('(')
 	t.WriteString(t.store)
 	t.WriteByte(',')
-	t.int(int64(o.ID()))
+	if held {
+		// In a session without the value, the sum is out of range, whatever its sql_mode is, and the
+		// statement fails.
+		t.WriteString("IF(@rowkeeper_group = ")
+		t.binary(heldBy(token))
+		t.WriteByte(',')
+		t.int(int64(o.ID()))
+		t.WriteString(",9223372036854775807 + 1)")
+	} else {
+		t.int(int64(o.ID()))
+	}
 	t.WriteByte(',')
 	t.binary([]byte(m.Key))
 	t.WriteByte(',')
@@ -499,7 +506,7 @@ func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.
 		return
 	}
 	t.WriteString(",0,")
-	if n, held := t.variables[m]; held {
+	if held {
 		t.WriteString("@rowkeeper_")
 		t.int(int64(n))
 		return

@@ -30,12 +30,12 @@ func oddValues() (values [][]byte) {
 }
 
 // TestHeldValues: values are stored as they are, as variables and as literals, in groups of any
-// size. More than 256 are not variables.
+// size.
 func TestHeldValues(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
 		values := oddValues()
 		b := open(t, db.URL)
-		for _, n := range []int{1, 2, 3, len(values), 5, 300} {
+		for _, n := range []int{1, 2, 3, len(values), 5, 511} {
 			key := func(i int) contract.Key { return contract.Key(fmt.Sprintf("%d of %d", i, n)) }
 			g := newGroup(state(t, b).Head)
 			for i := range n {
@@ -62,30 +62,45 @@ func TestHeldValues(t *testing.T) {
 }
 
 // TestLostVariables: a proxy goes on with another session of the same server, between the values
-// and the group. Nothing is written.
+// and the group, or within the group. Nothing is written.
 func TestLostVariables(t *testing.T) {
-	each(t, func(t *testing.T, db dbtest.DB) {
-		p := newProxy(t, db.URL)
-		b := open(t, p.URL)
-		head := state(t, b).Head
-		large := strings.Repeat("x", mysql.WorthHolding)
-		led := false
-		p.on(func(l *link, statement string) verdict {
-			if !led && strings.Contains(statement, "@rowkeeper_group") {
-				led = true
-				p.lead(t, db.URL)
-				p.follow(l)
-				p.stay()
-			}
-			return forward
+	for _, test := range []struct {
+		name    string
+		matches func(string) bool
+	}{
+		{"before the lock", locks},
+		{"before COMMIT", commits},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			each(t, func(t *testing.T, db dbtest.DB) {
+				p := newProxy(t, db.URL)
+				b := open(t, p.URL)
+				head := state(t, b).Head
+				led := false
+				p.on(func(l *link, statement string) verdict {
+					if !led && test.matches(statement) {
+						led = true
+						p.lead(t, db.URL)
+						p.follow(l)
+						p.stay()
+					}
+					return forward
+				})
+				g := newGroup(head, put("small", 0, "1"),
+					put("large", 0, strings.Repeat("x", mysql.WorthHolding)))
+				_, err := b.Commit(t.Context(), g)
+				wantClass(t, err, contract.Unknown)
+				if !led {
+					t.Error("no statement was led elsewhere")
+				}
+				r, err := contract.ResolveGroup(t.Context(), b, g.Token, head)
+				if err != nil || r.Committed || !r.Aborted {
+					t.Errorf("the resolution is %+v, %v", r, err)
+				}
+				if now := state(t, b).Head; now != head {
+					t.Errorf("the head is %+v after it was %+v", now, head)
+				}
+			})
 		})
-		_, err := b.Commit(t.Context(), newGroup(head, put("a", head.Revision, large)))
-		wantClass(t, err, contract.Transient)
-		if !led || !strings.Contains(err.Error(), "lost its variables") {
-			t.Errorf("a session without the variables: %v", err)
-		}
-		if now := state(t, b).Head; now != head {
-			t.Errorf("the head is %+v after it was %+v", now, head)
-		}
-	})
+	}
 }
