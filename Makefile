@@ -51,7 +51,7 @@ cluster: ## run a Kubernetes control plane on a SQLite file, in ./.rowkeeper/clu
 
 .PHONY: build
 build: ## build the server as bin/rowkeeper, and as bin/kubectl-rowkeeper for kubectl
-	$(WORKSPACE) go build -o bin/rowkeeper ./cmd/rowkeeper
+	@$(WORKSPACE) hack/build.sh bin/rowkeeper ./cmd/rowkeeper
 	@ln -sf rowkeeper bin/kubectl-rowkeeper
 
 .PHONY: ui
@@ -172,6 +172,11 @@ mutants: ## put deliberate faults into the code, one by one: the tests have to f
 	go build -o $(TOOLS)/testdbs ./storage/internal/test/dbtest/testdbs
 	go build -o bin/mutants ./hack/mutants
 	$(TOOLS)/testdbs bin/mutants $(MUTANTS)
+
+# make figures BENCH='-rounds 1 -duration 3s'
+.PHONY: figures
+figures: ## measure all figures again, of this commit: hack/bench/RESULTS.md and REQUESTS.md; needs a quiet machine for many hours
+	hack/bench/figures.sh $(BENCH)
 
 .PHONY: image
 image: ## build the container image for amd64 and arm64, in bin/image; needs no container engine

@@ -21,7 +21,7 @@ type Line struct {
 }
 
 // colours tell lines apart. They are repeated if there are more lines.
-var colours = []string{"#0369a1", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#be123c"}
+var colours = []string{"#0284c7", "#ea580c", "#16a34a", "#a855f7", "#ca8a04", "#e11d48"}
 
 // The measures of a panel in pixels.
 const (

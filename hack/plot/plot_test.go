@@ -3,28 +3,26 @@ package plot
 import (
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"testing"
 )
 
-func TestSteps(t *testing.T) {
-	for _, c := range []struct {
-		low, high float64
-		want      []float64
-	}{
-		{0.5, 4.4, []float64{0.5, 1, 2, 5}},
-		{45, 2953, []float64{20, 50, 100, 200, 500, 1000, 2000, 5000}},
-		{7, 7, []float64{5, 10}},
-		{0.003, 4919, []float64{0.001, 0.01, 0.1, 1, 10, 100, 1000, 10000}},
-	} {
-		got := steps(c.low, c.high)
-		if !slices.EqualFunc(got, c.want, func(a, b float64) bool {
-			return math.Abs(a/b-1) < 1e-9
-		}) {
-			t.Errorf("steps(%v, %v) = %v, want %v", c.low, c.high, got, c.want)
+// TestBars: a panel has a bar for each value, and none is as long as the longest but that one.
+func TestBars(t *testing.T) {
+	svg := Bars{Title: "a < b", Label: func(v float64) string { return fmt.Sprint(v) },
+		Groups: []string{"one", "none", "zero"},
+		Series: []Series{
+			{Name: "first", Values: []Value{{Length: 5, OK: true}, {}, {OK: true}}},
+			{Name: "second", Values: []Value{{Length: 10, OK: true}, {}, {}}},
+		}}.SVG()
+	wellFormed(t, svg)
+	for part, want := range map[string]int{`<rect x=`: 3, `width="75.0"`: 1, `width="150.0"`: 1,
+		`width="1.0"`: 1, `>none<`: 0, `%!`: 0, `>10<`: 1, `class="base"`: 2} {
+		if n := strings.Count(svg, part); n != want {
+			t.Errorf("%d times %s, want %d, in\n%s", n, part, want, svg)
 		}
 	}
 }
@@ -53,10 +51,15 @@ func TestLines(t *testing.T) {
 	if n := strings.Count(svg, "<polyline"); n != 4 {
 		t.Errorf("%d lines, want 4", n)
 	}
+	wellFormed(t, svg)
+}
+
+func wellFormed(t *testing.T, svg string) {
+	t.Helper()
 	for dec := xml.NewDecoder(strings.NewReader(svg)); ; {
 		_, err := dec.Token()
 		if errors.Is(err, io.EOF) {
-			break
+			return
 		}
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, svg)

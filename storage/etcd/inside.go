@@ -54,6 +54,7 @@ func (s *Server) connected() (*grpc.ClientConn, error) {
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDisableServiceConfig(), grpc.WithStaticStreamWindowSize(firstWindow),
+		grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32),
 			grpc.MaxCallSendMsgSize(math.MaxInt32)),
 		grpc.WithUnaryInterceptor(holdAnswer), grpc.WithStreamInterceptor(holdAnswers))

@@ -28,6 +28,11 @@ import (
 // firstWindow is how much of a request comes before it is read. gRPC takes no less.
 const firstWindow = 64 << 10
 
+// connWindow is how much all calls of a connection may send before the server has taken it from the
+// network. gRPC takes it at once, whoever reads it, so this holds no memory: the windows of the
+// calls bound that. With 64 KiB, callers who write 20 KB each wait for one another.
+const connWindow = 4 << 20
+
 // arrivals are the requests of a store that are being read.
 type arrivals struct {
 	slots bound

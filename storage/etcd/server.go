@@ -306,6 +306,7 @@ func (s *Server) Options() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(s.mostRequest()),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.StaticStreamWindowSize(firstWindow),
+		grpc.StaticConnWindowSize(connWindow),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(s.cfg.MaxConcurrentStreams),
 		grpc.ConnectionTimeout(s.cfg.ConnectTimeout),

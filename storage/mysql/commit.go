@@ -11,7 +11,7 @@ import (
 )
 
 func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
-	t := transaction{what: "commit", ask: b.text()}
+	t := transaction{what: "commit", held: heldOf(g), ask: b.text()}
 	b.askGuard(&t.ask, b.server.hold, g.Seen.Revision, g.Token)
 	t.ask.askTokens(g.Earlier)
 	t.ask.askLive(g.Mutations)
@@ -76,6 +76,9 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 			},
 		})
 		second := b.text()
+		if t.holds {
+			second.variables = t.held.numbers
+		}
 		if n == 0 {
 			b.commit(&second)
 			return &second, nil
@@ -396,7 +399,10 @@ func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResu
 	size, indexed, users := statementBytes, false, false
 	for _, m := range g.Mutations {
 		indexed, users = indexed || m.Indexed, users || m.By != nil
-		size += rowBytes + 2*len(m.Key) + len(m.Value) + len(m.Value)/16
+		size += rowBytes + 2*len(m.Key)
+		if _, held := t.variables[m]; !held {
+			size += len(m.Value) + len(m.Value)/16
+		}
 	}
 	t.Grow(size)
 	if len(removed) > 0 {
@@ -466,10 +472,21 @@ func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResu
 
 // logRow writes the values of insertLog but for the parenthesis at their end.
 func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.Token, now time.Time) {
+	n, held := t.variables[m]
 	t.WriteByte('(')
 	t.WriteString(t.store)
 	t.WriteByte(',')
-	t.int(int64(o.ID()))
+	if held {
+		// In a session without the value, the sum is out of range, whatever its sql_mode is, and the
+		// statement fails.
+		t.WriteString("IF(@rowkeeper_group = ")
+		t.binary(heldBy(token))
+		t.WriteByte(',')
+		t.int(int64(o.ID()))
+		t.WriteString(",9223372036854775807 + 1)")
+	} else {
+		t.int(int64(o.ID()))
+	}
 	t.WriteByte(',')
 	t.binary([]byte(m.Key))
 	t.WriteByte(',')
@@ -489,6 +506,11 @@ func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.
 		return
 	}
 	t.WriteString(",0,")
+	if held {
+		t.WriteString("@rowkeeper_")
+		t.int(int64(n))
+		return
+	}
 	t.binary(m.Value)
 }
 

@@ -127,6 +127,11 @@ type conn struct {
 	// prepare or to execute it.
 	state driver.Stmt
 	plain bool
+	// set is the statement that sets so many variables, nil until values were held. unheld: the
+	// server has refused it.
+	set       driver.Stmt
+	variables int
+	unheld    bool
 
 	// replace, if not nil, calls leave when the connection is to be replaced.
 	replace *time.Timer
@@ -321,6 +326,11 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		// Sizes are those of now, and not of yesterday.
 		settings = append(settings, "SET SESSION information_schema_stats_expiry = 0, "+
 			"max_execution_time = 0")
+	}
+	if c.transactions && !f.tidb {
+		// What is sent is ASCII but for values that are arguments. So the server need not look for
+		// characters of several bytes.
+		settings = append(settings, "SET SESSION character_set_client = binary")
 	}
 	if _, ok := vars["group_replication_consistency"]; ok {
 		// A new primary answers after it has applied what it had received.

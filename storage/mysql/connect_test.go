@@ -303,6 +303,13 @@ func TestServer(t *testing.T) {
 			if got := state(t, open(t, db.URL)).Head; got != want {
 				t.Errorf("without prepared statements the head is %+v, and not %+v", got, want)
 			}
+			large, plain := strings.Repeat("'", mysql.WorthHolding), open(t, db.URL)
+			if _, err := plain.Commit(t.Context(), newGroup(want, put("large", 0, large))); err != nil {
+				t.Fatal(err)
+			}
+			if row, _, err := plain.Get(t.Context(), "large"); err != nil || string(row.Value) != large {
+				t.Errorf("without prepared statements a large value is read as another, %v", err)
+			}
 		})
 
 		t.Run("idle connections", func(t *testing.T) {

@@ -69,10 +69,11 @@
 //
 // # Transactions
 //
-// A commit group takes two round trips; see transaction. Between them this process holds the commit
-// lock and does nothing but decide. If it is paused there, or its host is gone, the server ends its
-// session after a tenth of the operation timeout (wait_timeout, set for the transaction only). A
-// lock is waited for during a third of it.
+// A commit group takes two round trips, and one before them if it has 16 KiB of large values,
+// which become variables of the session; see transaction, and held.go. Between the two this process
+// holds the commit lock and does nothing but decide. If it is paused there, or its host is gone,
+// the server ends its session after a tenth of the operation timeout (wait_timeout, set for the
+// transaction only). A lock is waited for during a third of it.
 //
 // The commit lock is a row. Processes queue for it at a lock by name (GET_LOCK), where they have no
 // table open. So FLUSH TABLES WITH READ LOCK and LOCK TABLES, which backups use, get their locks

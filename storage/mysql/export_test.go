@@ -26,6 +26,12 @@ func Literal(data []byte) string {
 // MaxLiteral is escapedBytes.
 func MaxLiteral(n int) int { return escapedBytes(n) }
 
+// HeldBytes is heldBytes, and WorthHolding is worthHolding.
+const (
+	HeldBytes    = heldBytes
+	WorthHolding = worthHolding
+)
+
 // CheckURL parses a URL and returns the configuration of a connection.
 func CheckURL(url string) (*mysql.Config, error) {
 	c, err := parseURL(url)

@@ -214,6 +214,21 @@ type question struct {
 
 func asked(sql string) []question { return []question{{sql: sql}} }
 
+// storeRow is the answer to [inspect.Store], with more columns.
+func storeRow(columns string) string {
+	return `
+SELECT s.id, s.epoch, s.compacted, s.swept, s.oldest_writer, s.max_objects, s.max_bytes,
+       s.generation, s.indexes, h.revision AS head, h.time AS written` + columns + `
+FROM (SELECT o.*, (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = o.id) AS newest
+      FROM rowkeeper_store o
+      WHERE o.name = ?) s
+LEFT JOIN rowkeeper_log h ON h.store = s.id AND h.revision = s.newest`
+}
+
+// tidbHead are the columns that tell whether the store's row has the log's head; see tidb.go.
+const tidbHead = `, s.head AS row_head,
+       s.head <> h.revision OR s.head_token <> h.token OR s.head_time <> h.time AS row_differs`
+
 // ourTables are the names of the tables.
 const ourTables = `('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease', 'rowkeeper_resource', 'rowkeeper_index', 'rowkeeper_user')`
 
@@ -236,13 +251,7 @@ SELECT CASE WHEN VERSION() LIKE '%MariaDB%' THEN 'MariaDB' WHEN VERSION() LIKE '
 	inspect.Schema: asked(`SELECT COALESCE(MAX(v.version_id), 0) AS version FROM rowkeeper_schema v`),
 	// The row of the store by the unique index on its name, and the newest row of its part of the
 	// log, by the primary key.
-	inspect.Store: asked(`
-SELECT s.id, s.epoch, s.compacted, s.swept, s.oldest_writer, s.max_objects, s.max_bytes,
-       s.generation, s.indexes, h.revision AS head, h.time AS written
-FROM (SELECT o.*, (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = o.id) AS newest
-      FROM rowkeeper_store o
-      WHERE o.name = ?) s
-LEFT JOIN rowkeeper_log h ON h.store = s.id AND h.revision = s.newest`),
+	inspect.Store: {{innodb: true, sql: storeRow("")}, {tidb: true, sql: storeRow(tidbHead)}},
 	// Only the settings that a check judges, and the states of replication.
 	inspect.Settings: {
 		{sql: `SHOW GLOBAL VARIABLES WHERE variable_name IN ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog',

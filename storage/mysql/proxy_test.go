@@ -135,6 +135,7 @@ func (p *proxy) lead(t testing.TB, databaseURL string) {
 	defer p.mu.Unlock()
 	p.other = func() (server *net.TCPConn) {
 		c := *c
+		c.Params = map[string]string{"sql_mode": "''"} // no settings of ours
 		c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			if err == nil {
@@ -155,6 +156,13 @@ func (p *proxy) lead(t testing.TB, databaseURL string) {
 	for l := range p.links {
 		l.led = false
 	}
+}
+
+// stay ends that: only the links that were led elsewhere are there.
+func (p *proxy) stay() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.other = nil
 }
 
 // follow leads a link elsewhere if the proxy does.

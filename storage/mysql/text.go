@@ -13,13 +13,15 @@ import (
 )
 
 // text builds statements that are sent together. Everything in them that comes from outside goes
-// through int, binary or hex.
+// through int, binary or hex, or is the value of a variable; see held.go.
 type text struct {
 	strings.Builder
 	// store is the id of the store in decimal digits, for which $store stands in statements.
 	store string
 	// tidb: they are for TiDB.
 	tidb bool
+	// variables are the numbers of the variables that have the values of mutations; see held.go.
+	variables map[*contract.Mutation]int
 	// starts are where the statements begin.
 	starts []int
 }

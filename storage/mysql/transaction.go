@@ -13,6 +13,7 @@ import (
 // takes the commit lock if it needs to, and reads; decide reads the answers and returns the second
 // text, which writes and commits. In between nobody but this process can end the transaction, so it
 // does nothing there but decide. If it stops there, the server rolls back after server.hold.
+// Large values go before the first text; see held.go.
 //
 // The meaning of an error follows from this. Until the second text is sent, nothing was committed
 // and nothing will be, however the connection ends, as the server rolls back a transaction whose
@@ -24,7 +25,11 @@ import (
 type transaction struct {
 	// what it does, for errors.
 	what string
-	ask  text
+	// held, if not nil, are values that become variables of the session, and holds tells whether
+	// they have.
+	held  *heldValues
+	holds bool
+	ask   text
 	// decide returns the text that ends the transaction. After an error it is rolled back.
 	decide func(*answers) (*text, error)
 	// answered, if not nil, reads the answers to that text.
@@ -61,10 +66,16 @@ func whole(conn *sql.Conn, f func() error) error {
 
 func (b *backend) transactOn(ctx context.Context, conn *sql.Conn, t *transaction) error {
 	var second *text
-	_, err := b.send(ctx, conn, &t.ask, func(a *answers) (err error) {
-		second, err = t.decide(a)
-		return err
-	})
+	var err error
+	if t.held != nil {
+		t.holds, err = t.held.hold(ctx, conn)
+	}
+	if err == nil {
+		_, err = b.send(ctx, conn, &t.ask, func(a *answers) (err error) {
+			second, err = t.decide(a)
+			return err
+		})
+	}
 	if err == nil {
 		err = ctx.Err()
 	}

@@ -141,7 +141,7 @@ func TestPasswordRotation(t *testing.T) {
 	seen := head(t, b)
 	kill := func() {
 		exec(t, admin,
-			fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`, user))
+			terminate(`usename = '`+user+`'`))
 	}
 	exec(t, admin, fmt.Sprintf(`ALTER ROLE %s PASSWORD 'another'`, user))
 	if got := head(t, b); got != seen {
@@ -203,7 +203,7 @@ func TestUserRotation(t *testing.T) {
 	seen := head(t, b)
 	u.replace(t)
 	exec(t, u.admin, fmt.Sprintf(`ALTER ROLE %s NOLOGIN`, u.first),
-		fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`, u.first))
+		terminate(`usename = '`+u.first+`'`))
 	eventually(t, "the second user to log in", func() bool {
 		_, err := b.State(t.Context())
 		return err == nil
@@ -218,8 +218,7 @@ func TestUserRotation(t *testing.T) {
 	}
 	file := write(t, "password", []byte("not it"))
 	u.url.Store(with(t, as(t, u.database, u.second, secret), "password_file", file))
-	endSessions := fmt.Sprintf(
-		`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`, u.second)
+	endSessions := terminate(`usename = '` + u.second + `'`)
 	exec(t, u.admin, endSessions)
 	eventually(t, "the second user to be refused by name", func() bool {
 		_, err := b.State(t.Context())
@@ -390,4 +389,23 @@ func TestRoleTimeout(t *testing.T) {
 			}
 		})
 	}
+}
+
+// terminate ends the sessions that a condition names, and waits for that: PostgreSQL's own function
+// waits from version 14 on only.
+func terminate(where string) string {
+	return `DO $$
+DECLARE
+  sessions int[] := ARRAY(SELECT pid FROM pg_stat_activity WHERE ` + where + `);
+BEGIN
+  PERFORM pg_terminate_backend(session) FROM unnest(sessions) AS session;
+  FOR i IN 1..1000 LOOP
+    PERFORM pg_stat_clear_snapshot();
+    IF NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = ANY(sessions)) THEN
+      RETURN;
+    END IF;
+    PERFORM pg_sleep(0.01);
+  END LOOP;
+  RAISE 'these sessions do not end: %', sessions;
+END $$`
 }

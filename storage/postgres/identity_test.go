@@ -37,7 +37,7 @@ func TestRestoredTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, admin,
-		`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'before'`)
+		terminate(`datname = current_database() AND application_name = 'before'`))
 	eventually(t, "the restore to be noticed", func() bool {
 		_, err := b.State(t.Context())
 		return err != nil && contract.ClassOf(err) == contract.Fenced
@@ -55,7 +55,7 @@ func TestRestoredTables(t *testing.T) {
 	})
 	// Another store in the same place is none that could be fenced.
 	exec(t, admin, `UPDATE rowkeeper_store SET identity = 'another'`,
-		`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'before'`)
+		terminate(`datname = current_database() AND application_name = 'before'`))
 	eventually(t, "the other store to be noticed", func() bool {
 		_, err := b.State(t.Context())
 		return err != nil && contract.ClassOf(err) == contract.Invalid &&

@@ -102,8 +102,7 @@ func loginServer(t *testing.T) logintest.Server {
 			return sessions, err
 		},
 		End: func(user string) error {
-			return run(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '` +
-				user + `'`)
+			return run(terminate(`usename = '` + user + `'`))
 		},
 	}
 	// The tables are made by a user who is gone when the others come.

@@ -27,8 +27,8 @@ func newAddKindCommand() *cobra.Command {
 		Use:   "kind KIND",
 		Short: "Add a kind to a project",
 		Long: "Kind writes the types, the validation, the tests and an example of another kind, " +
-			"which is served in all versions of the project's group and looks alike in them; in a " +
-			"project of the variant controller, the types, a reconciler, its tests and an " +
+			"which is served in all versions of the project's group, with the same fields in each; " +
+			"in a project of the variant controller, the types, a reconciler, its tests and an " +
 			"example. It adds the kind to the lists of kinds and to the roles for users, and " +
 			"writes again what is generated, except clients: make generate does that. No other " +
 			"file is changed, and none is overwritten.",

@@ -117,7 +117,8 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"for each connection.")
 	fs.StringVar(&c.tls.key, "key-file", "", "The private key of --cert-file.")
 	fs.StringVar(&c.tls.authority, "trusted-ca-file", "",
-		"The certificates that sign those of clients. With TLS, clients without one are refused.")
+		"The authorities that sign clients' certificates. With TLS, clients without a "+
+			"certificate are refused.")
 	fs.BoolVar(&c.tls.require, "client-cert-auth", false,
 		"Refuse clients without a certificate. It needs --trusted-ca-file, which does the same.")
 	fs.StringSliceVar(&c.listenStores, "listen-store", nil,
@@ -136,8 +137,8 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.storeKeys, "store-key-file", nil,
 		"The private key of a store's certificate, as NAME=FILE.")
 	fs.StringSliceVar(&c.storeAuthorities, "store-trusted-ca-file", nil,
-		"The certificates that sign those of a store's clients, as NAME=FILE. Default: "+
-			"--trusted-ca-file.")
+		"The authorities that sign the certificates of a store's clients, as NAME=FILE. "+
+			"Default: --trusted-ca-file.")
 	fs.BoolVar(&c.plainText, "allow-plain-text", false,
 		"Listen without TLS on other addresses than those of this machine, too. Whoever reaches "+
 			"such an address can read and change everything.")
@@ -167,7 +168,7 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&c.config.MaxStreamWatchers, "max-watchers-per-stream", 10_000,
 		"How many watches may be on one stream.")
 	fs.Int64Var(&c.config.MaxAnswerBytes, "max-answer-bytes", 0,
-		"How large the answers may be together that are not sent yet. Those that are being made "+
+		"How large the answers may be together that are not sent yet. Answers that are being made "+
 			"count twice. Further reads are refused as Unavailable, and clients try again. 0 means "+
 			"2 GiB, or a quarter of the memory if that is less.")
 	fs.StringVar(&c.compactionMode, "auto-compaction-mode", "periodic",

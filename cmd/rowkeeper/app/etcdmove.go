@@ -61,7 +61,7 @@ func newEtcdImportCommand() *cobra.Command {
 		"Bring the schema of the database to the newest version before. If false, a database "+
 			"with an older schema is refused.")
 	cmd.Flags().StringVar(&files.authority, "cacert", "",
-		"The certificates that sign those of etcd's servers.")
+		"The authorities that sign the certificates of etcd's servers.")
 	cmd.Flags().StringVar(&files.cert, "cert", "", "The client's certificate for etcd.")
 	cmd.Flags().StringVar(&files.key, "key", "", "The private key of --cert.")
 	return cmd

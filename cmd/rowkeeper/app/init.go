@@ -20,17 +20,17 @@ func newInitCommand() *cobra.Command {
 		Long: "Init writes a Go project that serves an API group of yours: types, validation, " +
 			"tests, an image, and manifests that register it in a cluster. The directory's name " +
 			"is the project's. The kind begins with a title and an owner: put your fields in " +
-			"their place. With several versions, it looks otherwise in all but the one that " +
-			"Kubernetes prefers, and is converted.\n\n" +
+			"their place. With several versions, the owner has another form in all but the one " +
+			"that Kubernetes prefers, and functions convert it.\n\n" +
 			"The variant kinds, which is the default, leaves all but the types, their conversion " +
 			"and validation to package kinds. The variant registry has the strategies, the " +
 			"registries and the server written out, as Kubernetes' own API servers have them, " +
 			"and generated code for what is alike in all types. The variant controller is no " +
 			"server: it has a CustomResourceDefinition, and a controller, as kubebuilder lays them " +
 			"out.\n\n" +
-			"The project needs the version of Rowkeeper that this program is. A build that is " +
-			"not released takes the clone that it was built in; --replace names another one." +
-			"\n\n" +
+			"The project requires the version of Rowkeeper that this program has. A program that " +
+			"was built between releases makes the project use its clone; --replace names another " +
+			"one.\n\n" +
 			"Init never overwrites a file. It runs go mod tidy in the directory, which needs Go " +
 			"and its module proxy.",
 		Example: "  rowkeeper init my-api --group ci.example.com --kind Pipeline " +

@@ -73,7 +73,7 @@ func newMoveCommand() *cobra.Command {
 	f.DurationVar(&m.still, "still", 15*time.Second, "For how long the revision of an etcd has to "+
 		"stand still before the move can end.")
 	f.StringVar(&m.files.authority, "cacert", "",
-		"The certificates that sign those of etcd's servers, or of kine's database.")
+		"The authorities that sign the certificates of etcd's servers, or of kine's database.")
 	f.StringVar(&m.files.cert, "cert", "", "The client's certificate for etcd, or kine's database.")
 	f.StringVar(&m.files.key, "key", "", "The private key of --cert.")
 	return cmd

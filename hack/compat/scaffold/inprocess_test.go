@@ -18,7 +18,7 @@ func TestInProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := read(t, filepath.Join(clone, "docs/how-to/custom-resources.md"))
+	page := read(t, filepath.Join(clone, "docs/coming-from/envtest.md"))
 	blocks := regexp.MustCompile(
 		"(?s)<!-- readme: tested hack/compat/scaffold/inprocess_test.go -->\n```diff\n(.*?)```").
 		FindAllStringSubmatch(page, -1)

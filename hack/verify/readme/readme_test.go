@@ -284,6 +284,7 @@ var words = map[string]*regexp.Regexp{
 	"they, as it can be anybody":              regexp.MustCompile(`(?i)\b(he|she|his|him)\b`),
 	"without a cluster, or not aggregated":    regexp.MustCompile(`(?i)\bstandalone\b`),
 	"definition, or CustomResourceDefinition": regexp.MustCompile(`\bCRDs?\b`),
+	"the noun for which it stands":            regexp.MustCompile(`(?:^|\. )Those (?:that|of|who|which)\b`),
 }
 
 var inlineCode = regexp.MustCompile("`[^`]*`|\\]\\([^)]*\\)")
@@ -351,10 +352,15 @@ func TestReadme(t *testing.T) {
 					Clone: clone,
 					Env:   environment(t, kubectl),
 					// The ports that servers listen on without being told so may be in use.
-					Replace: map[string]string{"8443": freePort(t), "2379": freePort(t)},
-					Log:     t.Logf,
+					Replace: map[string]string{"8443": freePort(t), "8444": freePort(t),
+						"2379": freePort(t)},
+					Log: t.Logf,
 				}
-				if err := guide.Follow(ctx, walk, t.TempDir()); err != nil {
+				below := t.TempDir()
+				if walk.Name == "release" {
+					guide.Replace["v0.1.0"] = released(t, clone, filepath.Join(below, "walk"))
+				}
+				if err := guide.Follow(ctx, walk, below); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			})
@@ -363,6 +369,35 @@ func TestReadme(t *testing.T) {
 	if followed == 0 {
 		t.Fatal("there is nothing to follow: the marks are no longer understood")
 	}
+}
+
+// released puts links to the files of a release that the page names into a directory, and returns
+// the version. "make release" has made the files, which the nightly job requires.
+func released(t *testing.T, clone, dir string) (version string) {
+	t.Helper()
+	made := filepath.Join(clone, "bin", "release")
+	programs, err := filepath.Glob(filepath.Join(made, "rowkeeper_*_linux_amd64.tar.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(programs) == 0 && os.Getenv("ROWKEEPER_TEST_RELEASE") == "" {
+		t.Skip("make release has made nothing; the nightly job runs it first")
+	}
+	if len(programs) != 1 {
+		t.Fatalf("make release has made the programs %v, and not one for Linux on amd64", programs)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Base(programs[0])
+	stem := strings.TrimSuffix(program, "_linux_amd64.tar.gz")
+	for _, name := range []string{"SHA256SUMS", "install.yaml", program, stem + "_image.tar.gz",
+		stem + "_sbom.cdx.json"} {
+		if err := os.Symlink(filepath.Join(made, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return strings.TrimPrefix(stem, "rowkeeper_")
 }
 
 // environment is that of somebody who has Go and kubectl, and nothing of ours.

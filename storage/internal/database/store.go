@@ -426,8 +426,8 @@ func (c Config) driver() (contract.Driver, error) {
 		return nil, fmt.Errorf("the database URL has no scheme: it has to begin with one of %s",
 			known)
 	}
-	return nil, fmt.Errorf("no driver for database URLs that begin with %s: is linked into this "+
-		"program: use one of %s", scheme, known)
+	return nil, fmt.Errorf("this program has no driver for database URLs that begin with %s: it has "+
+		"drivers for %s", scheme, known)
 }
 
 // CheckStoreName returns an error if a store cannot have the name.

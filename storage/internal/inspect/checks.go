@@ -553,6 +553,9 @@ func judgeBoundaries(f *Facts) []Finding {
 		damage = fmt.Sprintf("compacted is %d, beyond the head at %d", compacted, head)
 	case swept > compacted:
 		damage = fmt.Sprintf("swept is %d, beyond compacted at %d", swept, compacted)
+	case row.Bool("row_differs"):
+		return []Finding{damaged("head-differs", fmt.Sprintf("the row of the store says that the head is "+
+			"at %d, and the log ends at %d, or with another token or time", row.Int("row_head"), head))}
 	default:
 		return nil
 	}

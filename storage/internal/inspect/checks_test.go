@@ -224,6 +224,10 @@ func TestJudges(t *testing.T) {
 			want: "error boundary-beyond-head"},
 		{name: "compacted beyond the head", judge: judgeBoundaries, question: Store,
 			rows: []Row{{"head": "9", "compacted": "10", "swept": "9"}}, want: "error boundary-beyond-head"},
+		{name: "a row with the head", judge: judgeBoundaries, question: Store,
+			rows: []Row{{"head": "9", "row_head": "9", "row_differs": "0"}}},
+		{name: "a row with another head", judge: judgeBoundaries, question: Store,
+			rows: []Row{{"head": "9", "row_head": "8", "row_differs": "1"}}, want: "error head-differs"},
 		{name: "swept beyond compacted", judge: judgeBoundaries, question: Store,
 			rows: []Row{{"head": "9", "compacted": "7", "swept": "8"}}, want: "error boundary-beyond-head"},
 	} {

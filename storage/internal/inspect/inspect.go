@@ -25,7 +25,8 @@ const (
 	Schema Question = "schema"
 	// Store: id, epoch, compacted, swept, oldest_writer, max_objects, max_bytes, generation and
 	// indexes (the declarations), head, written (the head's time, in microseconds since 1970),
-	// log_lost (whether the file's log was removed).
+	// log_lost (whether the file's log was removed), row_head and row_differs (what the store's row
+	// says of the head, and whether that is not what the log says).
 	Store Question = "store"
 	// Settings: name, value, source.
 	Settings Question = "settings"

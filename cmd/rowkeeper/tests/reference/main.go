@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,22 +42,50 @@ func describe(w io.Writer, c *cobra.Command) {
 			fmt.Fprintf(w, "\nFor example:\n\n```text\n%s\n```\n", outdent(c.Example))
 		}
 	}
-	first := true
-	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
-			return
-		}
-		if first {
-			fmt.Fprintln(w)
-		}
-		first = false
-		fmt.Fprint(w, wrap("- "+flag(f), "  "))
-	})
+	chapters, of := groups(c)
+	for _, chapter := range chapters {
+		first := true
+		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Hidden || f.Name == "help" || of[f.Name] != chapter {
+				return
+			}
+			if first && chapter != "" {
+				fmt.Fprintf(w, "\n### %s\n", chapter)
+			}
+			if first {
+				fmt.Fprintln(w)
+			}
+			first = false
+			fmt.Fprint(w, wrap("- "+flag(f), "  "))
+		})
+	}
 	for _, below := range c.Commands() {
 		if below.IsAvailableCommand() {
 			describe(w, below)
 		}
 	}
+}
+
+// groups are the headings under which a command's usage lists its flags, in their order, and which
+// flag stands below which. A usage with one list of flags has the group "" alone.
+func groups(c *cobra.Command) (chapters []string, of map[string]string) {
+	heading := regexp.MustCompile(`^([A-Z].* flags):$`)
+	name := regexp.MustCompile(`^ +(?:-\w, )?--([\w-]+)`)
+	of = map[string]string{}
+	chapter := ""
+	for line := range strings.Lines(c.UsageString()) {
+		line = strings.TrimRight(line, "\n")
+		if h := heading.FindStringSubmatch(line); h != nil {
+			chapter = h[1]
+			chapters = append(chapters, chapter)
+		} else if n := name.FindStringSubmatch(line); n != nil {
+			of[n[1]] = chapter
+		}
+	}
+	if len(chapters) == 0 || chapters[0] == "Global flags" {
+		return []string{""}, map[string]string{}
+	}
+	return append([]string{""}, chapters...), of
 }
 
 // flag is the text of one flag.

@@ -1,9 +1,6 @@
 package document
 
 import (
-	"encoding/xml"
-	"errors"
-	"io"
 	"strings"
 	"testing"
 
@@ -41,23 +38,36 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// TestPlots: charts are well-formed, and have a bar for each figure.
+// TestPlots: the library is beside etcd, and what is behind etcd's API beside etcd and kine.
 func TestPlots(t *testing.T) {
-	plots := Plots(results())
-	if len(plots) != 1 {
-		t.Fatalf("%d plots, want that of the throughput", len(plots))
-	}
-	svg := plots[0].Chart.SVG()
-	if n := strings.Count(svg, "<title>"); n != 3 {
-		t.Errorf("%d bars, want 3", n)
-	}
-	for dec := xml.NewDecoder(strings.NewReader(svg)); ; {
-		_, err := dec.Token()
-		if errors.Is(err, io.EOF) {
-			break
+	rs := results()
+	bars := func(file string) (names []string) {
+		t.Helper()
+		for _, p := range Plots(rs) {
+			if p.File == file {
+				for _, s := range p.Chart.Series {
+					names = append(names, s.Name)
+				}
+			}
 		}
-		if err != nil {
-			t.Fatal(err)
+		return names
+	}
+	if n := len(Plots(rs)); n != 1 {
+		t.Fatalf("%d plots, want that of the throughput", n)
+	}
+	for _, target := range []string{"kine-postgres", "rowkeeper-etcd-postgres"} {
+		if names := bars("etcdapi.svg"); names != nil {
+			t.Errorf("etcd's API has a plot of %v alone", names)
+		}
+		rs.Results = append(rs.Results, runner.Result{Line: "create64", Target: target, Round: 1,
+			Metrics: workload.Metrics{"throughput": 700}})
+	}
+	for file, want := range map[string]string{
+		"throughput.svg": "etcd rowkeeper-postgres rowkeeper-mariadb",
+		"etcdapi.svg":    "etcd kine-postgres rowkeeper-etcd-postgres",
+	} {
+		if names := strings.Join(bars(file), " "); names != want {
+			t.Errorf("%s has bars of %s, want %s", file, names, want)
 		}
 	}
 }

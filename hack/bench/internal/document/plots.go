@@ -6,7 +6,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/runner"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/target"
 	"github.com/rowkeeper/rowkeeper/hack/plot"
-	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // Plot is a chart and the name of its file.
@@ -18,55 +17,51 @@ type Plot struct {
 // group is one group of bars: a figure of a line.
 type group struct{ label, line, key string }
 
-// Plots draws the results. A chart without figures is left out.
+// Plots draws the results: the library beside etcd, and what is behind etcd's API beside etcd. A
+// chart without figures of Rowkeeper is left out.
 func Plots(results *runner.Results) []Plot {
 	f := newFigures(results.Results)
 	writes := func(key string) []group {
 		return []group{
-			{"create\n64 writers", "create64", key}, {"create\n256 writers", "create256", key},
-			{"update\n64 writers", "update64", key}, {"update\n256 writers", "update256", key},
-			{"update, cached\n256 writers", "updatecached256", key},
-			{"one hot key\n16 writers", "hotkey", key}, {"mixed\n64 clients", "mixed", key},
+			{"create, 64 writers", "create64", key}, {"create, 256 writers", "create256", key},
+			{"update, 64 writers", "update64", key}, {"update, 256 writers", "update256", key},
+			{"one hot key, 16 writers", "hotkey", key},
+			{"updates, reads, creates; 64 clients", "mixed", key},
 		}
 	}
+	const throughput = "Operations a second: longer is better; the line is etcd"
+	const cpu = "Processor time of an operation, client and server: shorter is better; the line is etcd"
 	all := []Plot{
-		{"throughput.svg", f.chart("Throughput relative to etcd (log scale, higher is better)", "×",
-			true, f.ratio, writes("throughput"))},
-		{"cpu.svg",
-			f.chart("CPU time per operation, client and server (log scale, lower is better)", "µs",
-				true, f.median, writes("cpu"))},
-		{"watch.svg", f.chart("Event after acknowledgement, p50 (log scale, lower is better)", "ms",
-			true, f.median, []group{
-				{"1 watcher\n16 writers flat out", "watch1", "lag_p50"},
-				{"100 watchers\n100 writes/s", "watch100", "lag_p50"},
-				{"1,000 watchers\n100 writes/s", "watch1000", "lag_p50"},
-				{"mixed\n10 watchers", "mixed", "lag_p50"},
+		{"throughput.svg", f.chart(throughput, "rowkeeper", "/s", writes("throughput"))},
+		{"cpu.svg", f.chart(cpu, "rowkeeper", "µs", writes("cpu"))},
+		{"watch.svg", f.chart("Event after the write's answer, median: shorter is better; the line is etcd",
+			"rowkeeper", "ms", []group{
+				{"1 watcher, 16 writers flat out", "watch1", "lag_p50"},
+				{"100 watchers, 100 writes/s", "watch100", "lag_p50"},
 			})},
+		{"etcdapi.svg", f.chart(throughput, "rowkeeper-etcd", "/s", writes("throughput"))},
+		{"etcdapi-cpu.svg", f.chart(cpu, "rowkeeper-etcd", "µs", writes("cpu"))},
 	}
-	var plots []Plot
-	for _, p := range all {
-		if len(p.Chart.Groups) > 0 {
-			plots = append(plots, p)
-		}
-	}
-	return plots
+	return slices.DeleteFunc(all, func(p Plot) bool { return len(p.Chart.Groups) == 0 })
 }
 
-func (f figures) chart(title, unit string, log bool,
-	figure func(line, target, key string) (float64, bool), groups []group) plot.Bars {
-	c := plot.Bars{
-		Title: title, Unit: unit, Log: log,
-		Label: func(height float64) string { return quantity(height, unit) },
-	}
-	for _, t := range f.targets {
-		c.Series = append(c.Series, plot.Series{Name: t.Name(), Colour: colour(t)})
+// chart compares a product of ours with etcd, and what speaks etcd's API with kine, too.
+func (f figures) chart(title, product, unit string, groups []group) plot.Bars {
+	c := plot.Bars{Title: title,
+		Label: func(value float64) string { return quantity(value, unit) }}
+	targets := slices.DeleteFunc(slices.Clone(f.targets), func(t target.Target) bool {
+		return t.Product != product && t.Product != "etcd" &&
+			(t.Product != "kine" || product != "rowkeeper-etcd")
+	})
+	for _, t := range targets {
+		c.Series = append(c.Series, plot.Series{Name: t.Name(), Colour: colours[t.Product]})
 	}
 	for _, g := range groups {
-		values := make([]plot.Value, len(f.targets))
+		values := make([]plot.Value, len(targets))
 		found := false
-		for i, t := range f.targets {
-			values[i].Height, values[i].OK = figure(g.line, t.Name(), g.key)
-			found = found || values[i].OK
+		for i, t := range targets {
+			values[i].Length, values[i].OK = f.median(g.line, t.Name(), g.key)
+			found = found || values[i].OK && t.Product == product
 		}
 		if !found {
 			continue
@@ -79,14 +74,6 @@ func (f figures) chart(title, unit string, log bool,
 	return c
 }
 
-// colour tells products apart by hue, and databases by shade.
-func colour(t target.Target) string {
-	shades := map[string][4]string{
-		"etcd":           {"#6b7280"},
-		"kine":           {"#fdba74", "#fb923c", "#ea580c", "#9a3412"},
-		"rowkeeper-etcd": {"#86efac", "#22c55e", "#15803d", "#14532d"},
-		"rowkeeper":      {"#7dd3fc", "#0ea5e9", "#0369a1", "#1e3a8a"},
-	}
-	shade := max(0, slices.Index(programs.Kinds(), programs.Kind(t.Database)))
-	return shades[t.Product][shade]
-}
+// colours tell products apart. The names of the bars tell the databases.
+var colours = map[string]string{"etcd": "#6b7280", "kine": "#ea7c1f", "rowkeeper-etcd": "#22a05a",
+	"rowkeeper": "#3b82d6"}

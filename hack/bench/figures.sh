@@ -1,0 +1,39 @@
+#!/bin/bash
+# Usage: hack/bench/figures.sh [FLAG…]
+#
+# Measures all figures of one commit, on this machine: RESULTS.md, by the bench with these flags, and REQUESTS.md, the requests of a
+# kube-apiserver on each database beside etcd. Both name the commit, the date, the machine and the versions.
+# ROWKEEPER_E2E_REQUESTS names the databases of the second; without any, it is not measured.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export GOWORK=off
+
+# Reports may differ: they are what is written here.
+if [ -n "$(git status --porcelain -- . ':!hack/bench/*.md' ':!hack/bench/*.svg')" ]; then
+	echo "figures.sh: figures are those of a commit; commit or stash your changes first" >&2
+	exit 1
+fi
+make --no-print-directory bench-peers BENCH="$*"
+
+databases=${ROWKEEPER_E2E_REQUESTS-sqlite,postgres,mariadb,mysql}
+[ -n "$databases" ] || exit 0
+hack/e2e/build.sh
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+(cd hack/e2e && ROWKEEPER_E2E_REQUESTS=$databases go test ./kubernetes -run '^TestRequests$' -count 1 -v -timeout 3h) | tee "$log"
+version() { go -C "$1" list -m -f '{{.Version}}' "$2"; }
+{
+	cat <<-TEXT
+		# Requests of a kube-apiserver
+
+		<!-- Written by hack/bench/figures.sh. -->
+
+		An unchanged kube-apiserver keeps its objects in one \`rowkeeper etcd\`, or in one member of etcd. All
+		programs run on one machine, with the clients.
+
+		- Rowkeeper $(git rev-parse --short=12 HEAD), $(date -u +%F)
+		- $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(go env GOVERSION)
+		- Kubernetes $(version hack/e2e/controlplane k8s.io/kubernetes), etcd $(version hack/e2e/controlplane go.etcd.io/etcd/server/v3)
+	TEXT
+	sed -n '/^[0-9]* clients, /p; /^|/p' "$log" | sed 's/^[0-9]* clients, .*/\n&\n/'
+} >hack/bench/REQUESTS.md

@@ -1,0 +1,5 @@
+// The theme is VitePress' own, with the changes of style.css.
+import theme from 'vitepress/theme'
+import './style.css'
+
+export default theme
