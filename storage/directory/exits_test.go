@@ -240,3 +240,50 @@ func TestSwapped(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestUndoneForGood: what was undone leaves an empty target and a source that is fenced, and neither
+// is ever changed again by that move, wherever its process slept.
+func TestUndoneForGood(t *testing.T) {
+	w := newWorld(t, of(dbtest.SQLite)...)
+	for _, step := range []string{"begin", "close", "change"} {
+		_, err := w.d.Create(w.ctx, step, "a")
+		w.must(err)
+		p := w.pool()
+		at := w.put(p, step, "k", "v", 0)
+		w.must(p.Close()) // a front end would fence by itself what was not
+		endsAt(w.d, step)
+		if _, err := w.d.MoveTo(w.ctx, step, "b", MoveOptions{}); !errors.Is(err, errKilled) {
+			t.Fatal(err)
+		}
+		endsAt(w.d, "")
+		r, err := w.d.Get(w.ctx, step)
+		w.must(err)
+		source := w.backend("a", step)
+		before, err := source.State(w.ctx)
+		w.must(err)
+		_, err = w.d.Undo(w.ctx, step)
+		w.must(err)
+		target := w.backend("b", step)
+		if err := contract.CloseFor(w.ctx, source, r.source()); !errors.Is(err, contract.ErrUndone) {
+			t.Errorf("a move that was undone at %s closes its source: %v", step, err)
+		}
+		if _, err := contract.TakeFill(w.ctx, target, []byte("{}"), 0, r.target()); !errors.Is(err,
+			contract.ErrUndone) {
+			t.Errorf("a move that was undone at %s fills its target: %v", step, err)
+		}
+		st, err := source.State(w.ctx)
+		w.must(err)
+		if step == "change" && (st.Head.Epoch <= -before.Head.Epoch || st.Compacted != st.Head.Revision ||
+			st.Head.Revision <= before.Head.Revision+1000) {
+			t.Errorf("the source was at %+v when it was closed, and is opened at %+v", before, st)
+		}
+		h, st, err := contract.ReadHome(w.ctx, target)
+		w.must(err)
+		if u, _, err := target.Usage(w.ctx); err != nil || !st.Dropped() || u.Objects != 0 ||
+			h.Generation != 0 {
+			t.Errorf("after an undoing at %s the target holds %+v, with the home %+v, %v", step, u, h, err)
+		}
+		w.oneOpen(step)
+		w.has(step, at)
+	}
+}
