@@ -241,8 +241,8 @@ func TestSwapped(t *testing.T) {
 	}
 }
 
-// TestUndoneForGood: what was undone leaves an empty target and a source that is fenced, and neither
-// is ever changed again by that move, wherever its process slept.
+// TestUndoneForGood: what was undone leaves an empty target and a source that is fenced. That move
+// never changes either of them again, wherever its process slept.
 func TestUndoneForGood(t *testing.T) {
 	w := newWorld(t, of(dbtest.SQLite)...)
 	for _, step := range []string{"begin", "close", "change"} {
