@@ -89,7 +89,7 @@ func (d *Directory) Drain(ctx context.Context, from string, o MoveOptions,
 	moved func(name, to string, m Moved)) error {
 	var rows []Row
 	if err := d.List(ctx, func(r Row) error {
-		if r.Database == from && r.State != Dropped || r.From == from {
+		if r.Database == from && r.State != Dropped || r.From == from || r.To == from {
 			rows = append(rows, r)
 		}
 		return nil
@@ -97,6 +97,9 @@ func (d *Directory) Drain(ctx context.Context, from string, o MoveOptions,
 		return err
 	}
 	for _, r := range rows {
+		if r.To == from {
+			return d.busy(r)
+		}
 		to := cmp.Or(r.To, r.Database)
 		if r.State == Open {
 			var err error
@@ -153,9 +156,13 @@ type found struct {
 	state    contract.State
 }
 
+// unowned tells whether a store is open, and belongs to no directory.
+func (f *found) unowned() bool { return f.home.Generation == 0 && !f.state.Dropped() }
+
 // rebuilt decides what the row of a name has to be, by all stores that databases have of the name.
-// There is none if r.State is "". stale are those that are open and must not be.
-func rebuilt(name string, all []found) (r Row, stale []found, err error) {
+// There is none if r.State is "". stale are those that are open and must not be. is is the row that
+// there is, which decides only about a store that a database has lost.
+func rebuilt(name string, is Row, all []found) (r Row, stale []found, err error) {
 	// The newest first. Of one generation the open one, which may have been undone at another
 	// place.
 	slices.SortStableFunc(all, func(a, b found) int {
@@ -168,13 +175,29 @@ func rebuilt(name string, all []found) (r Row, stale []found, err error) {
 		return cmp.Or(cmp.Compare(b.home.Generation, a.home.Generation),
 			cmp.Compare(closed(a), closed(b)))
 	})
+	undone := map[string]string{}
+	owned := slices.ContainsFunc(all, func(f found) bool {
+		return f.home.Generation > 0 && !f.state.Dropped()
+	})
 	all = slices.DeleteFunc(slices.Clone(all), func(f found) bool {
-		return f.home.Generation == 0 && f.state.Dropped()
+		undone[f.database] = f.home.Undone
+		// What was never written is what a move has made just before it was killed.
+		return f.home.Generation == 0 && (f.state.Dropped() || owned && f.state.Head.Revision <= 1)
 	})
 	if len(all) == 0 {
 		return r, nil, nil
 	}
 	best, others := all[0], all[1:]
+	if h := best.home; best.state.Dropped() && h.From == "" {
+		// Somebody has made another one of the name, or has restored it where it was lost.
+		for i, o := range others {
+			if o.unowned() && (h.To == "" || h.To == o.database && is.Database == o.database) {
+				best, others = o, slices.Delete(slices.Clone(others), i, i+1)
+				best.home.Generation = h.Generation + 1
+				break
+			}
+		}
+	}
 	r = Row{Name: name, State: Open, Database: best.database, Generation: max(best.home.Generation, 1),
 		Move: best.home.Move, Floor: int64(best.state.Head.Revision)}
 	if !best.state.Dropped() {
@@ -192,9 +215,15 @@ func rebuilt(name string, all []found) (r Row, stale []found, err error) {
 		return r, stale, nil
 	}
 	switch h := best.home; {
+	case h.To != "" && undone[h.To] == h.Move:
+		r.State, r.To = Undoing, h.To
+		return r, nil, nil
+	case h.To != "" && is.State == Dropped && is.Generation > h.Generation:
+		return Row{}, nil, nil // it was lost, and given up
 	case h.To != "":
 		return r, nil, fmt.Errorf("the store %q has gone from the database %q to %q, where it is not: "+
-			"name that database in the file, or restore it", name, best.database, h.To)
+			"name that database in the file, or restore the store there, or give it up by `rowkeeper "+
+			"directory drop %s`", name, best.database, h.To, name)
 	case h.From == "":
 		r.State = Dropped
 		return r, nil, nil
@@ -254,8 +283,8 @@ func (d *Directory) Rebuild(ctx context.Context, told func(string)) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		if r := rows[name]; r.State != Dropped && r.State != Creating && r.State != "" {
-			errs = append(errs, fmt.Errorf("no database has the store %q, which the directory has in %q",
-				name, r.Database))
+			errs = append(errs, fmt.Errorf("no database has the store %q, which the directory has in %q: "+
+				"restore it there, or give it up by `rowkeeper directory drop %s`", name, r.Database, name))
 		}
 	}
 	return errors.Join(errs...)
@@ -276,7 +305,7 @@ func (d *Directory) readable(ctx context.Context) (map[string]Row, error) {
 
 func (d *Directory) rebuild(ctx context.Context, name string, is Row, all []found,
 	told func(string)) error {
-	r, stale, err := rebuilt(name, all)
+	r, stale, err := rebuilt(name, is, all)
 	if err != nil || r.State == "" {
 		return err
 	}
@@ -291,26 +320,44 @@ func (d *Directory) rebuild(ctx context.Context, name string, is Row, all []foun
 		told(fmt.Sprintf("closed the store %q in the database %q, which is older than that in %q", name,
 			s.database, r.Database))
 	}
+	adopt, floor := false, is.Floor
+	r.revision, r.Attempt = is.revision, is.Attempt
+	for _, f := range all {
+		adopt = adopt || f.unowned() && f.database == r.Database && r.State == Open
+		r.Attempt = max(r.Attempt, f.home.Attempt)
+		if f.state.Dropped() && f.home.Generation > 0 {
+			floor = max(floor, int64(f.state.Head.Revision))
+		}
+	}
+	r.Floor = max(r.Floor, floor)
 	switch {
-	case is.Generation == r.Generation && is.Database == r.Database && (is.State == r.State || is.InHand()),
-		is.InHand() && is.Move == r.Move:
+	case adopt && is.State == Dropped:
+		r.Generation = max(r.Generation, is.Generation+1)
+	case adopt && is.Database == r.Database:
+		r.Generation = max(r.Generation, is.Generation)
+	case is.InHand() && is.Move == r.Move:
 		return nil // what is in hand goes on from there
-	case is.Generation > r.Generation && is.State != Creating:
+	}
+	if is.Generation > r.Generation && is.State != Creating {
 		return fmt.Errorf("the directory has the store %q in %q with the generation %d, and the newest "+
 			"one that a database has is that of %q with the generation %d: a database was set back, or is "+
 			"not named in the file", name, is.Database, is.Generation, r.Database, r.Generation)
 	}
-	if r.State == Open {
+	if adopt {
+		home := contract.Home{Generation: r.Generation, Attempt: r.Attempt}
 		if err := d.backend(ctx, name, r.Database, func(b contract.Backend) error {
-			_, err := contract.AdoptHome(ctx, b)
-			return err
+			return contract.AdoptHome(ctx, b, home, contract.Revision(floor))
 		}); err != nil {
 			return err
 		}
 	}
-	r.revision, r.Floor, r.Attempt = is.revision, max(r.Floor, is.Floor), is.Attempt
-	for _, f := range all {
-		r.Attempt = max(r.Attempt, f.home.Attempt)
+	goesOn := is.State == Moving || is.State == Undoing || is.InHand() && is.State != Creating && !adopt
+	if is.Generation == r.Generation && is.Database == r.Database && (is.State == r.State || goesOn) {
+		if adopt {
+			told(fmt.Sprintf("the store %q in the database %q belongs to the directory again", name,
+				r.Database))
+		}
+		return nil // what is in hand goes on from there
 	}
 	if r, err = d.write(ctx, r); err == nil {
 		told(fmt.Sprintf("the store %q is %s in the database %q", name, r.State, r.Database))

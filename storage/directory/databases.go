@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -71,8 +72,9 @@ func (d *Databases) read() (names []string, urls map[string]string, err error) {
 			err = fmt.Errorf("it has %d fields, and not a name and a URL", len(fields))
 		case urls[fields[0]] != "":
 			err = fmt.Errorf("the name %q comes twice", fields[0])
-		default:
-			err = database.CheckStoreName(fields[0])
+		case database.CheckStoreName(fields[0]) != nil:
+			err = errors.New("a name has at most 63 lower-case letters, digits and hyphens, and comes " +
+				"before its URL")
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("the file %s cannot be used, line %d: %w", d.file, n, err)

@@ -72,16 +72,13 @@ func (d *Directory) Locate(ctx context.Context, name string) (r Row, c Config, e
 		return r, c, err
 	}
 	err = d.backend(ctx, name, r.Database, func(b contract.Backend) error {
-		h, st, err := contract.ReadHome(ctx, b)
-		switch {
+		switch st, err := b.State(ctx); {
 		case err != nil:
 			return err
 		case st.Dropped() && r.InHand():
 			return ErrInHand
-		case st.Dropped():
-			return contract.ErrDropped
 		}
-		return r.agrees(h)
+		return r.isIn(ctx, b)
 	})
 	return r, c, err
 }

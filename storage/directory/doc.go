@@ -35,6 +35,10 @@
 //	                  moving → undoing → open
 //	           open → dropping → dropped → creating
 //
+// What can be known to fail is found before the first arrow: a store that is there already, or that
+// other stores need, or that is not what the directory says. A store that its database has lost can
+// be dropped.
+//
 // Each arrow is one write of the row, which expects the revision that the process has read. So of
 // two processes at most one takes an arrow from a state, and both arrows out of moving are taken
 // never.
@@ -88,6 +92,8 @@
 //   - A store is created by [Directory.Create] only when no other row of the name is open: the
 //     row is dropped, or is not there. `rowkeeper stores create` does not replace what a move has
 //     left.
+//   - [Directory.Rebuild] adopts an open store without a home only if no database has the name open
+//     with one. It goes on beyond the floor, by a fence if it has to.
 //
 // D2 Nothing that was acknowledged is lost. Step 4 is a commit of the source, after all that it has
 // acknowledged. Step 5 reads the source after it, in one snapshot, and compares every key. Step 8
@@ -105,7 +111,8 @@
 // connection was made, since the epoch is in each snapshot that it reads and in each commit's
 // check. So it neither answers nor writes. When it finds a store closed, it reads the directory,
 // and goes where that leads. It uses what it has read until then, also while the directory cannot
-// be reached.
+// be reached. If it cannot reach the database, it reads the directory as well, and lets go of a
+// store that has left: its watches end, and begin anew in the other database.
 //
 // D5 An unknown outcome is resolved at the source, or it stays unknown. A group that was sent to
 // the source before step 4 is found there by its token, while the source holds its rows. A group
@@ -124,7 +131,8 @@
 //	after 7   the target serves. The next run erases the source, and writes the row.
 //	after 8   the same.
 //
-// An undoing that was killed is ended by the next one. A kill within a step is one before it or
+// An undoing that was killed is ended by the next one, also if the directory was lost and rebuilt:
+// what it has emptied says of which move. A kill within a step is one before it or
 // after it, since each step is one transaction, but for the copy and the erasing, which may be
 // repeated.
 //

@@ -304,7 +304,13 @@ func TestRebuilt(t *testing.T) {
 		{"closed", []found{{"b", contract.Home{Generation: 2, Move: "m", From: "a"}, closed},
 			{"a", contract.Home{Generation: 1, Move: "m", To: "b"}, closed}}, "moving a 1 to b"},
 		{"emptied", []found{{"b", contract.Home{Undone: "m"}, closed},
+			{"a", contract.Home{Generation: 1, Move: "m", To: "b"}, closed}}, "undoing a 1 to b"},
+		{"emptied by another one", []found{{"b", contract.Home{Undone: "l"}, closed},
 			{"a", contract.Home{Generation: 1, Move: "m", To: "b"}, closed}}, "error"},
+		{"another one of the name", []found{{"a", contract.Home{Generation: 3, Move: "m"}, closed},
+			{"b", contract.Home{}, open}}, "open b 4"},
+		{"the target is another one", []found{{"a", contract.Home{Generation: 1, Move: "m", To: "b"}, closed},
+			{"b", contract.Home{}, open}}, "error"},
 		{"undone", []found{{"b", contract.Home{Undone: "m"}, closed},
 			{"a", contract.Home{Generation: 1, Undone: "m"}, open}}, "open a 1"},
 		{"the target is lost", []found{{"a", contract.Home{Generation: 1, Move: "m", To: "b"}, closed}},
@@ -317,7 +323,7 @@ func TestRebuilt(t *testing.T) {
 		{"one is older than the directory", []found{{"a", contract.Home{}, open},
 			{"b", contract.Home{Generation: 1}, open}}, "error"},
 	} {
-		r, stale, err := rebuilt("blue", test.all)
+		r, stale, err := rebuilt("blue", Row{}, test.all)
 		is := strings.TrimSpace(fmt.Sprintf("%s %s", r.State, r.Database))
 		if r.Generation > 0 {
 			is += fmt.Sprint(" ", r.Generation)
@@ -503,7 +509,7 @@ func TestDatabases(t *testing.T) {
 		"a sqlite:a.db\nb postgres://u:secret@h/d\n": "",
 		"a sqlite:a.db b\n":                          "3 fields",
 		"a postgres://u:secret@h/d\na sqlite:b.db":   "twice",
-		"A postgres://u:secret@h/d":                  "no store can have the name",
+		"A postgres://u:secret@h/d":                  "comes before its URL",
 	} {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/database"
@@ -31,10 +32,11 @@ func (d *Directory) Create(ctx context.Context, name, in string) (Row, error) {
 		return r, errors.New("the store \"default\" is in every database, and is not in a directory: " +
 			"name another store")
 	case r.State == "" || r.State == Dropped:
-		if _, err := d.databases.Config(in, name); err != nil {
+		creating := r.creating(in, newID())
+		if err := d.free(ctx, creating); err != nil {
 			return r, err
 		}
-		if r, err = d.write(ctx, r.creating(in, newID())); err != nil {
+		if r, err = d.write(ctx, creating); err != nil {
 			return r, err
 		}
 	case r.State != Creating:
@@ -52,14 +54,49 @@ func (d *Directory) Create(ctx context.Context, name, in string) (Row, error) {
 	if err == nil {
 		err = d.at("created")
 	}
+	if errors.Is(err, contract.ErrNotNew) {
+		return r, errTaken(r)
+	}
 	if err != nil {
 		return r, fmt.Errorf("the store %q was not created: %w", name, err)
 	}
 	return d.write(ctx, r.open(head))
 }
 
+// free returns an error if the database has a store already where one is to be created.
+func (d *Directory) free(ctx context.Context, r Row) error {
+	if lacks, err := d.lacks(ctx, r); err != nil || lacks {
+		return err
+	}
+	return d.backend(ctx, r.Name, r.Database, func(b contract.Backend) error {
+		free, err := contract.Free(ctx, b, r.Generation)
+		if err == nil && !free {
+			err = errTaken(r)
+		}
+		return err
+	})
+}
+
+func errTaken(r Row) error {
+	return fmt.Errorf("the database %q has a store %q, which the directory does not know: add it by "+
+		"`rowkeeper directory rebuild`", r.Database, r.Name)
+}
+
+// lacks tells whether the database of a row has no such store, as if it had been lost.
+func (d *Directory) lacks(ctx context.Context, r Row) (bool, error) {
+	c, err := d.databases.Config(r.Database, r.Name)
+	if err != nil {
+		return false, err
+	}
+	names, err := database.AllStores(ctx, c)
+	if err != nil {
+		return false, fmt.Errorf("database %q: %w", r.Database, err)
+	}
+	return !slices.Contains(names, r.Name), nil
+}
+
 // Drop drops a store with all that it holds, and returns false if it was dropped before. A drop
-// that was interrupted is ended.
+// that was interrupted is ended. A store that its database has lost is dropped as well.
 func (d *Directory) Drop(ctx context.Context, name string) (dropped bool, err error) {
 	r, err := d.Get(ctx, name)
 	switch {
@@ -70,10 +107,25 @@ func (d *Directory) Drop(ctx context.Context, name string) (dropped bool, err er
 	case r.State != Open && r.State != Dropping:
 		return false, d.busy(r)
 	}
+	lost, err := d.lacks(ctx, r)
+	if err != nil {
+		return false, err
+	}
+	if r.State == Open && !lost {
+		if err := d.backend(ctx, name, r.Database, func(b contract.Backend) error {
+			return errors.Join(r.isIn(ctx, b), database.Unneeded(ctx, name, b))
+		}); err != nil {
+			return false, err
+		}
+	}
 	if r.State == Open {
 		if r, err = d.write(ctx, r.dropping(newID())); err != nil {
 			return false, err
 		}
+	}
+	if lost {
+		_, err = d.write(ctx, r.dropped(0))
+		return err == nil, err
 	}
 	var head contract.Revision
 	err = d.backend(ctx, name, r.Database, func(b contract.Backend) error {
@@ -140,7 +192,9 @@ func (d *Directory) MoveTo(ctx context.Context, name, to string, o MoveOptions) 
 		if _, err := d.databases.Config(to, name); err != nil {
 			return m, err
 		}
-		if err := d.alone(ctx, r); err != nil {
+		if err := d.backend(ctx, name, r.Database, func(b contract.Backend) error {
+			return errors.Join(r.isIn(ctx, b), database.Alone(ctx, name, b))
+		}); err != nil {
 			return m, err
 		}
 		if r, err = d.write(ctx, r.moving(to, newID())); err != nil {
@@ -150,7 +204,11 @@ func (d *Directory) MoveTo(ctx context.Context, name, to string, o MoveOptions) 
 	default:
 		return m, d.busy(r)
 	}
-	if m, err = d.move(ctx, &r, o); err != nil {
+	if m, err = d.move(ctx, &r, o); errors.Is(err, contract.ErrNotNew) {
+		return m, fmt.Errorf("the database %q has another store %q: give the move up by `rowkeeper stores "+
+			"move-to %s --undo`, and name another database (%w)", to, name, name, err)
+	}
+	if err != nil {
 		return m, fmt.Errorf("the move of the store %q to %q has not ended: %w", name, to, err)
 	}
 	return m, nil
@@ -292,6 +350,8 @@ func (d *Directory) Undo(ctx context.Context, name string) (opened bool, err err
 		}
 	case r.State == Opening:
 		return false, fmt.Errorf("the move cannot be undone any more: %w", d.busy(r))
+	case r.State == "":
+		return false, d.busy(r)
 	case r.State != Undoing:
 		return false, fmt.Errorf("the store %q is %q, and is not being moved", name, r.State)
 	}
@@ -360,4 +420,17 @@ func (d *Directory) alone(ctx context.Context, r Row) error {
 	return d.backend(ctx, r.Name, from, func(b contract.Backend) error {
 		return database.Alone(ctx, r.Name, b)
 	})
+}
+
+// isIn returns an error if the store of a backend is not the one of an open row.
+func (r *Row) isIn(ctx context.Context, b contract.Backend) error {
+	h, st, err := contract.ReadHome(ctx, b)
+	switch {
+	case err != nil:
+		return err
+	case st.Dropped():
+		return contract.Errorf(contract.Invalid, "the store %q is closed in the database %q, and the "+
+			"directory says that it is open there: run `rowkeeper directory rebuild`", r.Name, r.Database)
+	}
+	return r.agrees(h)
 }

@@ -40,6 +40,8 @@ type place struct {
 	row Row
 	// store is the open store whose home was compared with the row.
 	store *database.Store
+	// asked is when the directory was asked last, because the log could not be read.
+	asked time.Time
 }
 
 // NewPool makes a pool. The directory is not closed with it.
@@ -53,6 +55,8 @@ const (
 	// end.
 	handPause = 50 * time.Millisecond
 	handWait  = 10 * time.Second
+	// doubtPause is how often the directory is asked at most about a store whose database is away.
+	doubtPause = time.Second
 )
 
 var errPoolClosed = errors.New("the stores of the directory are closed")
@@ -83,24 +87,49 @@ func (p *Pool) find(ctx context.Context, name string) (store *database.Store, re
 	p.mu.Unlock()
 	if at != nil {
 		store, release, err = p.useAt(ctx, at.row, at)
-		if err == nil || contract.ClassOf(err) != contract.Invalid {
+		if ctx.Err() != nil || err == nil && !p.doubts(at, store) {
 			return store, release, at.row, err
 		}
 	}
 	now, readErr := p.directory.Get(ctx, name)
-	switch {
+	switch same := at != nil && now.Database == at.row.Database && now.Generation == at.row.Generation; {
 	case readErr != nil && at == nil:
 		return nil, nil, r, readErr
+	case at != nil && err == nil && (readErr != nil || same):
+		return store, release, at.row, nil
 	case readErr != nil:
 		return nil, nil, at.row, errors.Join(err, readErr)
+	case release != nil:
+		// Its database cannot be reached, and so it was not told that the store has left.
+		release()
+		if pool := p.known(name); pool != nil {
+			pool.Abandon(name)
+		}
+	}
+	switch {
 	case now.State == "", now.State == Dropped, now.State == Dropping:
-		return nil, nil, now, contract.NoStore(name)
+		return nil, nil, now, contract.Errorf(contract.Invalid, "%w", p.directory.busy(now))
 	case at != nil && now.Database == at.row.Database && now.Generation == at.row.Generation &&
 		err != nil:
 		return nil, nil, now, err
 	}
 	store, release, err = p.useAt(ctx, now, nil)
 	return store, release, now, err
+}
+
+// doubts tells whether the directory has to be asked about a store that is open: its log cannot be
+// read, so that it would not be noticed that the store is closed.
+func (p *Pool) doubts(at *place, store *database.Store) bool {
+	if !database.Engine(store).Away() {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(at.asked) < doubtPause {
+		return false
+	}
+	at.asked = time.Now()
+	return true
 }
 
 // useAt uses a store in the database of a row. was is what is known of it, nil for nothing.
@@ -184,9 +213,17 @@ func (p *Pool) known(name string) *database.StorePool {
 func (p *Pool) Ready(ctx context.Context, name string) error {
 	if pool := p.known(name); pool != nil {
 		err := pool.Ready(ctx, name)
-		if err == nil || contract.ClassOf(err) != contract.Invalid {
+		if err == nil || ctx.Err() != nil {
 			return err
 		}
+		_, release, _, found := p.find(ctx, name)
+		if found == nil {
+			release()
+		}
+		if p.known(name) == pool && contract.ClassOf(err) != contract.Invalid {
+			return err
+		}
+		return found
 	}
 	_, release, _, err := p.find(ctx, name)
 	if err == nil {

@@ -134,6 +134,10 @@ func (r *run) begin(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if closed && r.Home != (contract.Home{}) {
+			return errors.New("the source was closed, and the target has lost what was copied: restore " +
+				"the target's database, or give the move up by --undo while that can be done")
+		}
 		if closed {
 			return errors.New("the source was dropped, or another move has ended it: name the " +
 				"store that has its objects now")
@@ -263,7 +267,7 @@ func (r *run) last(ctx context.Context) (m Moved, err error) {
 	if back.keys != p.source.keys || back.String() != m.Hash {
 		return m, fmt.Errorf("the target holds %d keys with the hash %s, and the source %d with the "+
 			"hash %s: somebody else has written to one of them, or the database does not keep what it "+
-			"confirms; run `rowkeeper move --finish` again, and the doctor if that is of no use",
+			"confirms; run the command again, and the doctor if that is of no use",
 			back.keys, back, m.Keys, m.Hash)
 	}
 	after, err := r.From.newest(ctx)
@@ -275,7 +279,7 @@ func (r *run) last(ctx context.Context) (m Moved, err error) {
 }
 
 var errWritten = errors.New("the source was written while it was compared: stop all that writes to " +
-	"it, and run `rowkeeper move --finish` again")
+	"it, and run the command again")
 
 // open opens the target.
 func (r *run) open(ctx context.Context, m Moved) (Moved, error) {

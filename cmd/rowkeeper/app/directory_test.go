@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -158,4 +159,27 @@ func TestDirectoryFlags(t *testing.T) {
 		&out, &out); code != 1 || !strings.Contains(out.String(), "directory place") {
 		t.Errorf("a store that is not there: exit code %d: %s", code, out.String())
 	}
+}
+
+// TestCopyFlags: a server that begins anew in another database has the flags of the first one,
+// whatever their kinds are.
+func TestCopyFlags(t *testing.T) {
+	_, first := newServe()
+	_, second := newServe()
+	flags := []string{"--tls-sni-cert-key=a.crt,a.key:a.example", "--tls-sni-cert-key=b.crt,b.key", "-v=3",
+		"--webhook-service=a=b/c,d=e/f", "--feature-gates=WatchList=true", "--vmodule=x=2",
+		"--watch-cache-sizes=a#1,b#2", "--watch-cache-sizes=c#3", "--store=team-a", "--request-timeout=3m",
+		"--log-json-info-buffer-size=2Mi", "--enable-crds"}
+	if err := first.ParseFlags(flags); err != nil {
+		t.Fatal(err)
+	}
+	if err := copyFlags(second.Flags(), first.Flags()); err != nil {
+		t.Fatal(err)
+	}
+	first.Flags().VisitAll(func(f *pflag.Flag) {
+		if is := second.Flags().Lookup(f.Name); is.Value.String() != f.Value.String() || is.Changed != f.Changed {
+			t.Errorf("--%s is %s (set: %t), want %s (set: %t)", f.Name, is.Value, is.Changed, f.Value,
+				f.Changed)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -111,7 +112,15 @@ func (s *serveCommand) follow(cmd *cobra.Command) (err error) {
 			return err
 		}
 		if err != nil {
-			klog.ErrorS(err, "The server did not end well in the database that the store has left")
+			klog.ErrorS(err, "The server did not end well in a database that the store leaves",
+				"database", at.Database)
+		}
+		if now.Generation == at.Generation { // it is being moved, and is closed, perhaps
+			select {
+			case <-time.After(locatePause):
+			case <-ctx.Done():
+			}
+			continue
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "the store %q has left the database %q\n", store, at.Database)
 	}
@@ -132,10 +141,10 @@ func leave(ctx context.Context, d *directory.Directory, at directory.Row, moves 
 			return
 		}
 		now, err := d.Get(ctx, at.Name)
-		if err != nil {
+		if err != nil || now.Generation == at.Generation {
 			continue // the store can be served where it was
 		}
-		if now.Generation != at.Generation && now.State != directory.Opening {
+		if _, _, err := d.Locate(ctx, at.Name); err == nil {
 			moves()
 			return
 		}
@@ -146,6 +155,19 @@ func leave(ctx context.Context, d *directory.Directory, at directory.Row, moves 
 func copyFlags(to, from *pflag.FlagSet) (err error) {
 	from.Visit(func(f *pflag.Flag) {
 		set := func() error { return to.Set(f.Name, f.Value.String()) }
+		if inner, ok := strings.CutPrefix(f.Value.String(), "["); ok {
+			switch inner = strings.TrimSuffix(inner, "]"); f.Value.Type() {
+			case "stringToString":
+				set = func() error { return to.Set(f.Name, inner) }
+			case "namedCertKey":
+				set = func() (err error) {
+					for pair := range strings.SplitSeq(inner, ";") {
+						err = errors.Join(err, to.Set(f.Name, pair))
+					}
+					return err
+				}
+			}
+		}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			set = func() error {
 				same := to.Lookup(f.Name)

@@ -198,17 +198,38 @@ func setHome(tx Tx, h Home) error {
 	return tx.SetHome(string(text))
 }
 
-// AdoptHome records the first generation of a name in an open store that belongs to no directory.
-// It does nothing if that was recorded before.
-func AdoptHome(ctx context.Context, b Backend) (h Home, err error) {
-	err = homed(ctx, b, LockOptions{}, func(tx Tx, have Home) error {
-		if h = have; h.Generation > 0 || tx.State().Dropped() {
+// AdoptHome records a home in an open store that belongs to no directory. If the store is not
+// beyond a revision to which the name has come elsewhere, it is fenced, and goes on beyond that. It
+// does nothing if the store has a generation.
+func AdoptHome(ctx context.Context, b Backend, home Home, floor Revision) error {
+	token := NewToken()
+	var marker Revision
+	err := homed(ctx, b, LockOptions{}, func(tx Tx, have Home) error {
+		st := tx.State()
+		if have.Generation > 0 || st.Dropped() {
 			return nil
 		}
-		h.Generation = 1
-		return setHome(tx, h)
+		if err := setHome(tx, home); err != nil || st.Head.Revision > floor {
+			return err
+		}
+		st = markedBeyond(st, st.Head.Epoch+1, floor, token)
+		marker = st.Head.Revision
+		return tx.Mark(st, "")
 	})
-	return h, err
+	if err == nil {
+		announce(ctx, b, marker)
+	}
+	return err
+}
+
+// Free tells whether a creation of a generation may have a store: it was never written, or is
+// closed and older.
+func Free(ctx context.Context, b Backend, generation int64) (bool, error) {
+	h, st, err := ReadHome(ctx, b)
+	if err != nil || st.Dropped() {
+		return h.Generation < generation, err
+	}
+	return h == Home{} && st.Head.Revision <= emptyHead, nil
 }
 
 // CloseFor closes the source of a move: no server uses it any more. It keeps what it holds. The

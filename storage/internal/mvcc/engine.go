@@ -604,6 +604,9 @@ func (s *Engine) querySize([]struct{}) (map[struct{}]contract.Size, contract.Rev
 // Metrics are the metrics that the store is counted in.
 func (s *Engine) Metrics() *Metrics { return s.metrics }
 
+// Away tells whether the log could not be read when that was last tried.
+func (s *Engine) Away() bool { return s.metrics.failingFor() > 0 }
+
 // Ready returns nil if the database answers, takes writes, and this process has delivered all
 // events that there were when it was called. ctx bounds the waiting.
 func (s *Engine) Ready(ctx context.Context) error {
