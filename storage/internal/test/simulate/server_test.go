@@ -15,7 +15,13 @@ import (
 // server is the database: what memdb does not have of a real one. The driver changes it, and calls
 // look at it at any time.
 type server struct {
-	db *memdb.Database
+	label string
+	db    *memdb.Database
+	// begun, wrote and announce are called for each group that begins or is written, and for each
+	// notification.
+	begun    func(*contract.Group)
+	wrote    func(*contract.Group, *contract.GroupResult)
+	announce func(contract.Revision)
 	// kind says how commits become durable, and what the backend offers.
 	kind string
 	// names and boots make the fingerprint, and the run of what holds commits that are not on the
@@ -33,10 +39,10 @@ type server struct {
 	newest time.Time
 }
 
-func newServer(kind string, relaxed bool) *server {
-	s := &server{kind: kind}
+func newServer(label, kind string, relaxed bool) *server {
+	s := &server{label: label, kind: kind}
 	s.relaxed.Store(relaxed)
-	s.db = memdb.New("sim", s.now)
+	s.db = memdb.New(label, s.now)
 	s.rename()
 	s.reboot()
 	s.flush()
@@ -59,7 +65,7 @@ func (s *server) newestTime() time.Time {
 
 func (s *server) rename() { s.names.Add(1) }
 
-func (s *server) name() string { return fmt.Sprintf("database %d", s.names.Load()) }
+func (s *server) name() string { return fmt.Sprintf("%s %d", s.label, s.names.Load()) }
 
 func (s *server) reboot() {
 	s.life.Add(1)
@@ -68,14 +74,7 @@ func (s *server) reboot() {
 
 func (s *server) boot() string { return fmt.Sprintf("boot %d", s.boots.Load()) }
 
-// identity and durability are what a connection finds.
-func (s *server) identity() contract.Identity {
-	v := s.db.Version()
-	recorded, _ := v.Recorded()
-	return contract.Identity{Store: "sim", Recorded: recorded, Actual: s.name(),
-		Epoch: v.State().Head.Epoch}
-}
-
+// durability is what a connection finds.
 func (s *server) durability() contract.Durability {
 	_, boot := s.db.Version().Recorded()
 	return contract.Durability{Boot: s.boot(), Relaxed: s.relaxed.Load(), Recorded: boot}
@@ -91,8 +90,9 @@ func (s *server) flush() {
 // or fail: before the server takes it, when it has the commit lock, before it commits, before the
 // commit is durable, and before the answer arrives.
 type backend struct {
-	w    *world
-	p    *process
+	w    *stage
+	s    *server
+	p    *peer
 	life int // the process's
 	mem  *memdb.Backend
 	// gate admits connections, which the address numbers. conn is the one that there is.
@@ -107,9 +107,10 @@ type backend struct {
 	status func(error)
 }
 
-func (w *world) newBackend(p *process) *backend {
-	b := &backend{w: w, p: p, life: p.life, mem: w.s.db.Open(contract.DriverOptions{}),
-		killed: make(chan struct{})}
+// newBackend opens a way to a server, which ends when killed is closed.
+func (w *stage) newBackend(s *server, p *peer, killed chan struct{}) *backend {
+	b := &backend{w: w, s: s, p: p, life: p.life, mem: s.db.Open(contract.DriverOptions{}),
+		killed: killed}
 	b.gate.Address = &b.address
 	c := b.connect()
 	b.gate.Open(c.Place, c.number, "")
@@ -171,7 +172,7 @@ type callKey struct{}
 // do runs a call. The server's answer is what run returns.
 func (b *backend) do(ctx context.Context, class, method, detail string,
 	run func(context.Context, *call) error) error {
-	c := &call{b: b, method: method, class: class, detail: detail, life: b.w.s.life.Load(),
+	c := &call{b: b, method: method, class: class, detail: detail, life: b.s.life.Load(),
 		done: make(chan error, 1), lost: make(chan error, 1)}
 	c.open.Store(class == "Commit")
 	if ctx.Err() != nil {
@@ -223,7 +224,7 @@ func (c *call) broken(err error) error {
 }
 
 func (c *call) serve(run func(context.Context, *call) error) {
-	w, s := c.b.w, c.b.w.s
+	w, s := c.b.w, c.b.s
 	if err := w.stop(c, "request"); err != nil {
 		c.done <- err
 		return
@@ -248,7 +249,7 @@ func (c *call) serve(run func(context.Context, *call) error) {
 // held stops a transaction that holds the commit lock.
 func held(ctx context.Context, _ string, commits bool) error {
 	c := ctx.Value(callKey{}).(*call)
-	if c.life != c.b.w.s.life.Load() {
+	if c.life != c.b.s.life.Load() {
 		return c.broken(errors.New("the server's life is over"))
 	}
 	if !commits {
@@ -262,7 +263,7 @@ func held(ctx context.Context, _ string, commits bool) error {
 		c.open.Store(true)
 	}
 	err := c.b.w.stop(c, "commit")
-	c.relaxed = c.b.w.s.relaxed.Load()
+	c.relaxed = c.b.s.relaxed.Load()
 	return err
 }
 
@@ -276,7 +277,7 @@ type connection struct {
 }
 
 func (b *backend) dial() *connection {
-	s, number := b.w.s, b.address.Begin()
+	s, number := b.s, b.address.Begin()
 	life, d := s.life.Load(), s.durability()
 	return &connection{contract.Place{Fingerprint: s.name(), Boot: d.Boot, Relaxed: d.Relaxed}, life,
 		number}
@@ -285,7 +286,7 @@ func (b *backend) dial() *connection {
 // connect returns the connection, which may have to be made.
 func (b *backend) connect() *connection {
 	c := b.conn.Load()
-	if c == nil || c.life != b.w.s.life.Load() {
+	if c == nil || c.life != b.s.life.Load() {
 		c = b.dial()
 		b.conn.Store(c)
 	}
@@ -299,7 +300,7 @@ func (b *backend) admit() error {
 		passage := b.gate.Judge(c.Place, c.number)
 		if passage == contract.Ask {
 			var err error
-			passage, err = b.gate.Enter(c.Place, c.number, "", b.w.s.durability())
+			passage, err = b.gate.Enter(c.Place, c.number, "", b.s.durability())
 			if err != nil {
 				return err
 			}
@@ -339,19 +340,23 @@ func (b *backend) Limits() contract.Limits {
 
 func (b *backend) Identity(ctx context.Context) (contract.Identity, error) {
 	return ask(b, ctx, "beside", "Identity", "",
-		func(context.Context, *call) (contract.Identity, error) { return b.w.s.identity(), nil })
+		func(ctx context.Context, _ *call) (contract.Identity, error) {
+			id, err := b.mem.Identity(ctx)
+			id.Actual = b.s.name()
+			return id, err
+		})
 }
 
 func (b *backend) Durability(ctx context.Context) (contract.Durability, error) {
 	return ask(b, ctx, "beside", "Durability", "",
-		func(context.Context, *call) (contract.Durability, error) { return b.w.s.durability(), nil })
+		func(context.Context, *call) (contract.Durability, error) { return b.s.durability(), nil })
 }
 
 func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 	return b.do(ctx, "beside", "RecordBoot", boot, func(ctx context.Context, c *call) error {
 		err := b.mem.RecordBoot(ctx, from, boot)
 		if err == nil {
-			b.w.s.flush()
+			b.s.flush()
 		}
 		return err
 	})
@@ -368,10 +373,10 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 		if err != nil {
 			return nil, err
 		}
-		b.w.begun(g)
+		b.s.begun(g)
 		r, err := b.mem.Commit(ctx, g)
 		if err == nil {
-			b.w.wrote(g, r)
+			b.s.wrote(g, r)
 		}
 		return r, err
 	}
@@ -724,7 +729,7 @@ func (p poller) Now() time.Time { return p.b.mem.Now() }
 func (p poller) Changed(ctx context.Context) (bool, error) {
 	b := p.b
 	v, err := read(b, ctx, "Changed", "", func(context.Context) (memdb.Version, error) {
-		return b.w.s.db.Version(), nil
+		return b.s.db.Version(), nil
 	}, nil)
 	if err != nil {
 		return true, err
@@ -757,7 +762,7 @@ func (s *shared) Poll(ctx context.Context, _ []contract.Backend, _ int) ([]contr
 				return p, err
 			}
 			p.Err = b.gate.Let(conn.Place, conn.number, "",
-				b.w.s.durability())
+				b.s.durability())
 			return p, nil
 		})
 	if err != nil {
@@ -795,7 +800,7 @@ func (n notifier) Announce(ctx context.Context, heads []contract.Announced) erro
 			if err := b.admit(); err != nil {
 				return err
 			}
-			b.w.announce(r)
+			b.s.announce(r)
 			return nil
 		})
 }
