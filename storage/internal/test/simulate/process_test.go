@@ -25,6 +25,8 @@ type peer struct {
 	id, life int
 	// paused: nothing that it sends or is sent arrives. deaf: it hears no notifications.
 	paused, deaf bool
+	// cut: it does not reach the first server.
+	cut bool
 }
 
 // process is one that uses the database, and its clients.

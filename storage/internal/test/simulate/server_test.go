@@ -16,7 +16,10 @@ import (
 // look at it at any time.
 type server struct {
 	label string
-	db    *memdb.Database
+	// database and store are their names, if there are several.
+	database, store string
+
+	db *memdb.Database
 	// begun, wrote and announce are called for each group that begins or is written, and for each
 	// notification.
 	begun    func(*contract.Group)
@@ -35,6 +38,8 @@ type server struct {
 	life atomic.Int64
 	// ahead is how far the database's clock is ahead of the world's, in nanoseconds.
 	ahead atomic.Int64
+	// listeners are the backends that may listen. stage.mu protects them.
+	listeners []*backend
 	// newest is the greatest time that it has shown. Only the driver looks at it.
 	newest time.Time
 }
@@ -430,8 +435,15 @@ func (b *backend) Sweep(ctx context.Context, p *contract.SweepPlan) (int, error)
 	})
 }
 
-func (b *backend) Snapshot(context.Context, func(context.Context, contract.Snapshot) error) error {
-	panic("nobody asks for a snapshot")
+// Snapshot begins with a call that is like any other. What is read in it afterwards is there.
+func (b *backend) Snapshot(ctx context.Context, f func(context.Context, contract.Snapshot) error) error {
+	_, err := read(b, ctx, "Snapshot", "", func(context.Context) (struct{}, error) {
+		return struct{}{}, nil
+	}, nil)
+	if err != nil {
+		return err
+	}
+	return b.mem.Snapshot(ctx, f)
 }
 
 func (b *backend) Usage(context.Context) (contract.Usage, contract.State, error) {
@@ -450,8 +462,12 @@ func (b *backend) Quota(ctx context.Context) (contract.Quota, int64, contract.St
 	return a.q, a.generation, a.st, err
 }
 
-func (b *backend) Home(context.Context) (string, contract.State, error) {
-	panic("no store belongs to a directory")
+func (b *backend) Home(ctx context.Context) (string, contract.State, error) {
+	a, err := read(b, ctx, "Home", "", func(ctx context.Context) (a homeAnswer, err error) {
+		a.home, a.st, err = b.mem.Home(ctx)
+		return a, err
+	}, func(a *homeAnswer) *contract.State { return &a.st })
+	return a.home, a.st, err
 }
 
 func (b *backend) Indexes(ctx context.Context) (*contract.Indexes, contract.State, error) {
@@ -472,8 +488,10 @@ func (b *backend) IndexRows(context.Context, contract.IndexWalk) (*contract.Inde
 	panic("nobody sorts by an index")
 }
 
-func (b *backend) Everywhere(context.Context, contract.Key) (map[string][]byte, contract.State, error) {
-	panic("no resource has a store of its own")
+// Everywhere finds nothing: no resource has a store of its own.
+func (b *backend) Everywhere(ctx context.Context, _ contract.Key) (map[string][]byte, contract.State, error) {
+	st, err := b.State(ctx)
+	return nil, st, err
 }
 
 func (b *backend) State(ctx context.Context) (contract.State, error) {
@@ -540,6 +558,10 @@ type (
 	}
 	attachedAnswer struct {
 		rows []contract.Expired
+		st   contract.State
+	}
+	homeAnswer struct {
+		home string
 		st   contract.State
 	}
 	quotaAnswer struct {
@@ -739,36 +761,47 @@ func (p poller) Changed(ctx context.Context) (bool, error) {
 	return changed, nil
 }
 
-// shared implements [contract.Shared]. There is one store.
+// base finds the backend in what has its optional interfaces.
+func (b *backend) base() *backend { return b }
+
+func baseOf(b contract.Backend) *backend { return b.(interface{ base() *backend }).base() }
+
+// shared implements [contract.Shared].
 type shared struct{ b *backend }
 
-func (s *shared) Poll(ctx context.Context, _ []contract.Backend, _ int) ([]contract.Polled, error) {
-	b := s.b
-	p, err := ask(b, ctx, "read", "Poll", "",
-		func(ctx context.Context, c *call) (p contract.Polled, err error) {
-			if old, ok := b.w.standby(c); ok {
-				p.State = old
-				return p, nil
+func (s *shared) Poll(ctx context.Context, stores []contract.Backend, _ int) ([]contract.Polled, error) {
+	return ask(s.b, ctx, "read", "Poll", "",
+		func(ctx context.Context, c *call) (polled []contract.Polled, err error) {
+			for _, store := range stores {
+				p, err := baseOf(store).poll(ctx, c)
+				if err != nil {
+					return nil, err
+				}
+				polled = append(polled, p)
 			}
-			conn := b.connect()
-			for b.gate.Judge(conn.Place, conn.number) == contract.Stale {
-				b.conn.CompareAndSwap(conn, nil)
-				conn = b.connect()
-			}
-			if p.Quota, p.Generation, p.State, err = b.mem.Quota(ctx); err != nil {
-				return p, err
-			}
-			if p.Due, err = b.due(ctx); err != nil {
-				return p, err
-			}
-			p.Err = b.gate.Let(conn.Place, conn.number, "",
-				b.s.durability())
-			return p, nil
+			return polled, nil
 		})
-	if err != nil {
-		return nil, err
+}
+
+// poll is the answer of one store.
+func (b *backend) poll(ctx context.Context, c *call) (p contract.Polled, err error) {
+	if old, ok := b.w.standby(c); ok {
+		p.State = old
+		return p, nil
 	}
-	return []contract.Polled{p}, nil
+	conn := b.connect()
+	for b.gate.Judge(conn.Place, conn.number) == contract.Stale {
+		b.conn.CompareAndSwap(conn, nil)
+		conn = b.connect()
+	}
+	if p.Quota, p.Generation, p.State, err = b.mem.Quota(ctx); err != nil {
+		return p, err
+	}
+	if p.Due, err = b.due(ctx); err != nil {
+		return p, err
+	}
+	p.Err = b.gate.Let(conn.Place, conn.number, "", b.s.durability())
+	return p, nil
 }
 
 // due is what Polled.Due says.
@@ -794,13 +827,15 @@ func (b *backend) due(ctx context.Context) (time.Duration, error) {
 type notifier struct{ b *backend }
 
 func (n notifier) Announce(ctx context.Context, heads []contract.Announced) error {
-	b, r := n.b, heads[0].Revision // there is one store
-	return b.do(ctx, "beside", "Announce", fmt.Sprint(r),
+	b := n.b
+	return b.do(ctx, "beside", "Announce", fmt.Sprint(heads[0].Revision),
 		func(ctx context.Context, c *call) error {
 			if err := b.admit(); err != nil {
 				return err
 			}
-			b.s.announce(r)
+			for _, h := range heads {
+				baseOf(h.Store).s.announce(h.Revision)
+			}
 			return nil
 		})
 }

@@ -108,7 +108,7 @@ func (w *stage) log(format string, args ...any) {
 func (w *stage) stop(c *call, place string) error {
 	st := &stop{c: c, place: place, life: c.life, go_: make(chan error)}
 	w.mu.Lock()
-	name := fmt.Sprintf("%d %d %s %s %s", c.b.p.id, c.b.life, c.method, place, c.detail)
+	name := fmt.Sprintf("%d %d %s %s %s %s", c.b.p.id, c.b.life, c.b.s.label, c.method, place, c.detail)
 	w.arrivals[name]++
 	st.order = fmt.Sprintf("%s %d", name, w.arrivals[name])
 	w.stops = append(w.stops, st)
@@ -213,6 +213,10 @@ var places = map[string]string{"refuse": "request", "lose": "request", "zombie":
 // meet lets a stop go on with the fault that waits for it, if there is one.
 func (w *stage) meet(st *stop) {
 	c := st.c
+	if c.b.p.cut && c.b.s == w.servers[0] && st.place == "request" {
+		w.release(st, contract.Errorf(contract.Unavailable, "there is no way to the server"))
+		return
+	}
 	i := slices.IndexFunc(w.faults, func(f *action) bool {
 		what := f.What
 		if what == "hang" && f.N%2 == 0 && f.Method != "read" {
