@@ -44,6 +44,9 @@ type story struct {
 	moments []instant
 }
 
+// quiet tells whether nothing but its creation has happened to a name.
+func (y *story) quiet() bool { return len(y.moments) <= 2 }
+
 // instant is what a name holds from a turn on: nil if it is not open.
 type instant struct {
 	turn int

@@ -104,8 +104,8 @@ func newSpreadPlan(seed uint64) (p spreadPlan) {
 			chosen = append(chosen, f)
 		}
 	}
-	quiet, patience := 3+r.IntN(8), 4+r.IntN(60)
-	names, keys := 1+r.IntN(spreadNames), 1+r.IntN(len(allKeys))
+	quiet, patience := 2+r.IntN(8), 4+r.IntN(60)
+	names, keys := []int{1, 1, 2, 3, 5, spreadNames}[r.IntN(6)], 1+r.IntN(len(allKeys))
 	for range 60 + r.IntN(200) {
 		a := action{On: r.IntN(admins + fronts)}
 		switch n := r.IntN(quiet + 3); {
@@ -473,7 +473,10 @@ func (w *spread) heal() {
 		name := nameOf(i)
 		w.request(w.members[i%admins], "the end of what is done with "+name,
 			func(ctx context.Context, m *member) error { return m.finish(ctx, name, i%3 == 0) })
-		for _, m := range w.members[admins:] {
+		for n, m := range w.members[admins:] {
+			if n != i%fronts && w.judge.stories[name].quiet() {
+				continue // one is enough
+			}
 			w.request(m, "a write of "+name, func(ctx context.Context, m *member) error {
 				s, release, err := m.pool.Use(ctx, name)
 				if err != nil {
