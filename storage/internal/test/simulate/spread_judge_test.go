@@ -228,7 +228,8 @@ func (j *spreadJudge) append(y *story, s *server, r contract.Row) {
 				s.label, r.Revision)
 		case t.name != y.name || t.key != r.Key || t.wrote.Delete != r.Deleted || len(t.entries) > 0 &&
 			!t.entries[len(t.entries)-1].lost:
-			j.violate("log", "request %d is in %s at %d as %+v, and was %+v", t.id, s.label, r.Revision, r, t.wrote)
+			j.violate("log", "request %d is in %s at %d as %+v, and was %+v", t.id, s.label, r.Revision, r,
+				t.wrote)
 		default:
 			t.entries = append(t.entries, e)
 		}
@@ -315,7 +316,8 @@ func (j *spreadJudge) rows() {
 
 // administered judges an error of what a process does with a store: the rows agree.
 func (j *spreadJudge) administered(what, name string, err error) {
-	for _, sign := range []string{"which is not what the directory says", "was set back", "damaged", "cannot be read ("} {
+	for _, sign := range []string{"which is not what the directory says", "was set back", "damaged",
+		"cannot be read ("} {
 		if err != nil && strings.Contains(err.Error(), sign) {
 			j.violate("disagree", "%s of %s: %v", what, name, err)
 		}
@@ -469,12 +471,13 @@ func (j *spreadJudge) events(f *follower, events []*mvcc.Event) {
 			if p.key == "" && p.rev == f.after+1 {
 				break // nobody has seen the revision before it
 			}
-			j.violate("watch", "watch %d of %s by %d is told %d, and was not told of %q at %d after %d", t.id,
-				t.name, t.m.id, e.rev, p.key, p.rev, f.after)
+			j.violate("watch", "watch %d of %s by %d is told %d, and was not told of %q at %d after %d",
+				t.id, t.name, t.m.id, e.rev, p.key, p.rev, f.after)
 			return
 		}
 		if e.rev <= f.after {
-			j.violate("watch", "watch %d of %s by %d is told %d after %d", t.id, t.name, t.m.id, e.rev, f.after)
+			j.violate("watch", "watch %d of %s by %d is told %d after %d", t.id, t.name, t.m.id, e.rev,
+				f.after)
 		}
 		f.after = e.rev
 	}

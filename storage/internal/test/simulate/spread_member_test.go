@@ -147,7 +147,8 @@ func (m *member) admin(a *action) {
 }
 
 // administer does what an action says.
-func administer(ctx context.Context, d *directory.Directory, a *action, name, to string) (err error) {
+func administer(ctx context.Context, d *directory.Directory, a *action,
+	name, to string) (err error) {
 	switch a.Do {
 	case "move":
 		_, err = d.MoveTo(ctx, name, to, directory.MoveOptions{})

@@ -242,7 +242,8 @@ func (d driver) host(url string) (*host, *backend) {
 	return d.w.databases[name], d.w.newBackend(s, d.p, d.killed)
 }
 
-func (d driver) CreateStore(ctx context.Context, url string, o contract.DriverOptions) (bool, error) {
+func (d driver) CreateStore(ctx context.Context, url string,
+	o contract.DriverOptions) (bool, error) {
 	h, b := d.host(url)
 	return ask(b, ctx, "beside", "CreateStore", o.StoreName(), func(context.Context, *call) (bool, error) {
 		return d.w.add(h, o.StoreName()), nil
@@ -251,7 +252,7 @@ func (d driver) CreateStore(ctx context.Context, url string, o contract.DriverOp
 
 func (d driver) Stores(ctx context.Context, url string, o contract.DriverOptions) ([]string, error) {
 	h, b := d.host(url)
-	return ask(b, ctx, "beside", "Stores", "", func(context.Context, *call) (names []string, err error) {
+	list := func(context.Context, *call) (names []string, err error) {
 		d.w.mu.Lock()
 		defer d.w.mu.Unlock()
 		for name, s := range h.stores {
@@ -261,10 +262,12 @@ func (d driver) Stores(ctx context.Context, url string, o contract.DriverOptions
 		}
 		slices.Sort(names)
 		return names, nil
-	})
+	}
+	return ask(b, ctx, "beside", "Stores", "", list)
 }
 
-func (d driver) Connect(_ context.Context, url string, _ contract.DriverOptions) (contract.Database, error) {
+func (d driver) Connect(_ context.Context, url string,
+	_ contract.DriverOptions) (contract.Database, error) {
 	h, way := d.host(url)
 	return contract.Separate(func(ctx context.Context, name string) (contract.Backend, error) {
 		s, err := ask(way, ctx, "read", "Store", name, func(context.Context, *call) (*server, error) {
@@ -372,7 +375,9 @@ func (w *spread) act(a *action) {
 		}
 		return
 	}
-	if before == w.report.Faults && slices.ContainsFunc(spreadFaults, func(f action) bool { return f.Do == a.Do }) {
+	if before == w.report.Faults && slices.ContainsFunc(spreadFaults, func(f action) bool {
+		return f.Do == a.Do
+	}) {
 		w.count(a.Do)
 	}
 }
