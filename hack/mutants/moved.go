@@ -14,7 +14,7 @@ var moved = []mutant{
 	{breaks: "D1", what: "an undoing leaves the source as it is",
 		file: "storage/internal/contract/home.go",
 		old:  "if err := setHome(tx, after); err != nil || !open {",
-		new:  "if err := setHome(tx, have); err != nil || !open {", in: simulation, tests: spread},
+		new:  "after.Undone = have.Undone\n		if err := setHome(tx, after); err != nil || !open {", in: simulation, tests: spread},
 	{breaks: "D1", what: "moves do not look at their numbers",
 		file: "storage/internal/contract/home.go",
 		old:  "h.Undone == want.Move || want.Attempt < h.Attempt", new: "h.Undone == want.Move",

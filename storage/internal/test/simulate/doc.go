@@ -80,7 +80,7 @@
 // in which. It is in the first database. Five processes use it, through a driver of the simulation:
 //
 //   - two create, move, undo, drop and drain, go on with what others have begun, and rebuild the
-//     directory while nothing is in hand. They are killed, and paused at any call, so that they wake
+//     directory while nothing is in hand. They are killed, and paused at any call. So they wake
 //     when others have gone on or have undone what they do.
 //   - three are front ends, whose clients write, read and watch. Some have a directory of before:
 //     a copy of the first database as it was, or none, since they cannot reach it.
@@ -104,8 +104,8 @@
 //     each front end writes and reads it.
 //
 // Not simulated are: databases that are set back, a directory that is lost, keys and leases that
-// expire, clocks that differ, and stores with a quota, indexes or transactions. The tests of package
-// directory have some of that.
+// expire, clocks that differ, and stores with a quota, indexes or transactions. The tests of
+// package directory have some of that.
 //
 // # What is not repeatable
 //
