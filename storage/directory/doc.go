@@ -89,6 +89,11 @@
 //     into the rows of the stores that it changes. None does anything to a store that a newer one
 //     has changed. So a process that wakes late neither fills nor empties a store that was opened
 //     and closed meanwhile, although its generation is the one that the process goes by.
+//   - What a process finds may be visible and not durable yet: in MariaDB, in MySQL without a binary
+//     log, and on a PostgreSQL that waits for a standby. A power failure of that database could take
+//     it away after a step in another database. So whoever goes on from what another process has
+//     done writes there first, in the row of the directory or of the store: that is durable only if
+//     all before it is.
 //   - A store is created by [Directory.Create] only when no other row of the name is open: the
 //     row is dropped, or is not there. `rowkeeper stores create` does not replace what a move has
 //     left.

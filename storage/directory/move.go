@@ -42,6 +42,10 @@ func (d *Directory) Create(ctx context.Context, name, in string) (Row, error) {
 	case r.State != Creating:
 		return r, fmt.Errorf("there is a store %q already, in the database %q (%s)", name, r.Database,
 			r.State)
+	default:
+		if r, err = d.write(ctx, r); err != nil { // see Row.revision
+			return r, err
+		}
 	}
 	if err := d.at("create"); err != nil {
 		return r, err
@@ -119,9 +123,10 @@ func (d *Directory) Drop(ctx context.Context, name string) (dropped bool, err er
 		}
 	}
 	if r.State == Open {
-		if r, err = d.write(ctx, r.dropping(newID())); err != nil {
-			return false, err
-		}
+		r = r.dropping(newID())
+	}
+	if r, err = d.write(ctx, r); err != nil { // see Row.revision
+		return false, err
 	}
 	if lost {
 		_, err = d.write(ctx, r.dropped(0))
@@ -201,6 +206,9 @@ func (d *Directory) MoveTo(ctx context.Context, name, to string, o MoveOptions) 
 			return m, err
 		}
 	case (r.State == Moving || r.State == Opening) && end == to:
+		if r, err = d.write(ctx, r); err != nil { // see Row.revision
+			return m, err
+		}
 	default:
 		return m, d.busy(r)
 	}
@@ -222,16 +230,12 @@ func (d *Directory) move(ctx context.Context, r *Row, o MoveOptions) (m Moved, e
 	from, to := r.ends()
 	err = d.backend(ctx, r.Name, from, func(source contract.Backend) error {
 		err := d.ensured(ctx, r.Name, to, func(target contract.Backend) error {
-			have, st, err := contract.ReadHome(ctx, target)
-			if err != nil {
-				return err
+			head, open, err := contract.OpenedFor(ctx, target, r.target())
+			if err == nil && !open {
+				err = contract.ErrUndone // to be filled; see below
 			}
-			if want := r.target(); st.Dropped() || have.Generation != want.Generation ||
-				have.Move != want.Move {
-				return contract.ErrUndone // to be filled; see below
-			}
-			m.Head = int64(st.Head.Revision)
-			return nil
+			m.Head = int64(head)
+			return err
 		})
 		if errors.Is(err, contract.ErrUndone) {
 			m, err = d.fill(ctx, r, source, o)
@@ -344,15 +348,15 @@ func (d *Directory) Undo(ctx context.Context, name string) (opened bool, err err
 	switch {
 	case err != nil:
 		return false, err
-	case r.State == Moving:
-		if r, err = d.write(ctx, r.undoing()); err != nil {
+	case r.State == Moving, r.State == Undoing:
+		if r, err = d.write(ctx, r.undoing()); err != nil { // see Row.revision
 			return false, err
 		}
 	case r.State == Opening:
 		return false, fmt.Errorf("the move cannot be undone any more: %w", d.busy(r))
 	case r.State == "":
 		return false, d.busy(r)
-	case r.State != Undoing:
+	default:
 		return false, fmt.Errorf("the store %q is %q, and is not being moved", name, r.State)
 	}
 	if err := d.at("empty"); err != nil {

@@ -45,7 +45,9 @@ type Row struct {
 	// Floor is the revision beyond which a later history of the name begins at least.
 	Floor int64 `json:"floor,omitempty"`
 
-	// revision is that of the key, 0 if there is none.
+	// revision is that of the key, 0 if there is none. Whoever goes on with what another process
+	// has begun writes the row again first: what it has read may be visible and not durable yet,
+	// and a power failure of the control database must not take it away when it has been acted on.
 	revision contract.Revision
 }
 

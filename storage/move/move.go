@@ -147,6 +147,13 @@ func (r *run) begin(ctx context.Context) error {
 	if err == nil {
 		err = r.take(ctx, newest)
 	}
+	if err != nil {
+		return err
+	}
+	// The process that had the turn may have come further meanwhile.
+	if found, _, err = contract.FillRecord(ctx, r.target.b); err == nil && found != nil {
+		r.record, err = readRecord(found, id)
+	}
 	return err
 }
 

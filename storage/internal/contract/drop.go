@@ -112,9 +112,13 @@ func erase(ctx context.Context, b Backend, goesOn func(Tx) (bool, error)) error 
 		if erased == 0 && len(leases) == 0 {
 			return GiveBack(ctx, b)
 		}
-		Wait(ctx, 3*time.Since(began))
+		Wait(ctx, erasePause(time.Since(began)))
 	}
 }
+
+// erasePause is how long a drop waits after a batch, by how long that took. It is bounded, since a
+// process may have slept in a batch.
+func erasePause(took time.Duration) time.Duration { return min(3*took, 10*time.Second) }
 
 // eraseRows is how many rows of a table a batch of a drop removes.
 const eraseRows = 500

@@ -248,7 +248,7 @@ func (f *Fill) End(ctx context.Context, seen Revision, leases []LeaseRow, settle
 	err = retried(ctx, func() error {
 		return repeat(f.b.Locked(ctx, LockOptions{Unbounded: true}, func(tx Tx) error {
 			if tx.State().Head.Token == token {
-				return nil // an earlier try has done it
+				return confirm(tx) // an earlier try has done it
 			}
 			if tx.State().Head != f.at {
 				return ErrTaken
@@ -315,7 +315,7 @@ func changeStore(ctx context.Context, b Backend,
 		return repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) error {
 			var write bool
 			if st, write = to(tx.State()); !write {
-				return nil
+				return confirm(tx)
 			}
 			if err := alone(tx); err != nil {
 				return err

@@ -174,6 +174,11 @@ func homed(ctx context.Context, b Backend, o LockOptions, do func(Tx, Home) erro
 	})
 }
 
+// confirm ends a transaction that has found what it would have written. What it has found may be
+// visible before it is durable (see [ResolveGroup]), and the next step may be one in another
+// database. So it writes as well: its own commit is durable only if all before it is.
+func confirm(tx Tx) error { return tx.Abort(NewToken(), tx.State().Head.Revision) }
+
 func homeOf(tx Tx) (Home, error) {
 	text, err := tx.Home()
 	if err != nil {
@@ -239,8 +244,11 @@ func CloseFor(ctx context.Context, b Backend, home Home) error {
 	var marker Revision
 	err := homed(ctx, b, LockOptions{}, func(tx Tx, have Home) error {
 		write, err := have.closing(tx.State(), home)
-		if err != nil || !write {
+		switch {
+		case err != nil:
 			return err
+		case !write:
+			return confirm(tx)
 		}
 		st := afterDrop(tx.State(), token)
 		marker = st.Head.Revision
@@ -261,14 +269,31 @@ func announce(ctx context.Context, b Backend, head Revision) {
 	}
 }
 
+// OpenedFor tells whether the target of a move is open, and its head.
+func OpenedFor(ctx context.Context, b Backend, home Home) (head Revision, open bool, err error) {
+	err = homed(ctx, b, LockOptions{}, func(tx Tx, have Home) error {
+		st := tx.State()
+		head = st.Head.Revision
+		open = !st.Dropped() && have.Generation == home.Generation && have.Move == home.Move
+		if open {
+			return confirm(tx)
+		}
+		return nil
+	})
+	return head, open, err
+}
+
 // ReopenFor undoes CloseFor, and keeps the move from closing the store later.
 func ReopenFor(ctx context.Context, b Backend, home Home) (opened bool, err error) {
 	token := NewToken()
 	var marker Revision
 	err = homed(ctx, b, LockOptions{}, func(tx Tx, have Home) error {
 		write, open, err := have.reopening(tx.State(), home)
-		if err != nil || !write {
+		switch {
+		case err != nil:
 			return err
+		case !write:
+			return confirm(tx)
 		}
 		after := Home{Generation: home.Generation, Attempt: home.Attempt, Undone: home.Move}
 		if err := setHome(tx, after); err != nil || !open {
@@ -303,8 +328,13 @@ func EmptyFor(ctx context.Context, b Backend, home Home) error {
 			return err
 		}
 		after, write, err := have.emptying(tx.State(), fresh, home)
-		if err != nil || !write {
+		switch {
+		case err != nil:
 			return err
+		case !write && have.over(home):
+			return confirm(tx)
+		case !write:
+			return nil
 		}
 		st := tx.State()
 		epoch := st.Head.Epoch - 1
@@ -342,8 +372,11 @@ func CreateFor(ctx context.Context, b Backend, home Home, floor Revision) (head 
 			return err
 		}
 		write, clear, err := have.creating(tx.State(), fresh, home)
-		if head = tx.State().Head.Revision; err != nil || !write {
+		switch head = tx.State().Head.Revision; {
+		case err != nil:
 			return err
+		case !write:
+			return confirm(tx)
 		}
 		st := tx.State()
 		epoch := max(st.Head.Epoch, -st.Head.Epoch) + 1
