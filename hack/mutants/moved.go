@@ -37,7 +37,7 @@ var moved = []mutant{
 		new:  "st = tx.State()\n			st.Head.Epoch, st.Head.Token = -st.Head.Epoch+1, token\n			st.Head.Revision++",
 		in:   simulation, tests: spread},
 	{breaks: "D4", what: "a front end does not compare the generation",
-		file: "storage/directory/row.go",
+		file: "storage/directory/directory.go",
 		old:  "	if h.Generation == r.Generation {", new: "	if h.Generation > 0 {",
 		in: "storage/directory", tests: "^TestSetBack$"},
 	{breaks: "D4", what: "a process writes over what a late one has recorded",
