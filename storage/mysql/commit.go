@@ -477,8 +477,8 @@ func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.
 	t.WriteString(t.store)
 	t.WriteByte(',')
 	if held {
-		// In a session without the value, the sum is out of range, whatever its sql_mode is, and the
-		// statement fails.
+		// In a session without the value, the sum is out of range, whatever its sql_mode is, and
+		// the statement fails.
 		t.WriteString("IF(@rowkeeper_group = ")
 		t.binary(heldBy(token))
 		t.WriteByte(',')
