@@ -63,7 +63,7 @@ type options struct {
 	scale              float64
 	results, dir, out  string
 	bin, root, profile string
-	mysqld             string
+	mysqld, tidb       string
 	against, beside    string
 	pairs              int
 	object             object.Shape
@@ -102,6 +102,8 @@ func parse(args []string) (options, error) {
 		"(which cost time: do not use the results)")
 	f.StringVar(&o.mysqld, "mysqld", "", "program of a MySQL server (default the one that is "+
 		"installed)")
+	f.StringVar(&o.tidb, "tidb", "", "program of a TiDB server, which hack/testbed/tidb.sh builds, "+
+		"for the target rowkeeper-tidb")
 	f.StringVar(&o.against, "against", "", "program of this bench at another commit: compare "+
 		"the two by the CPU time of an operation, and fail if this one needs more")
 	f.StringVar(&o.beside, "beside", "", "compare the targets with this one, such as etcd, in "+
@@ -252,6 +254,11 @@ func (o options) plan() (runner.Plan, error) {
 		programs.MySQL = o.mysqld
 	}
 	var err error
+	if o.tidb != "" {
+		if programs.TiDB, err = filepath.Abs(o.tidb); err != nil {
+			return p, err
+		}
+	}
 	if o.lines != "" {
 		if p.Lines, err = workload.Find(strings.Split(o.lines, ",")); err != nil {
 			return p, err
@@ -363,7 +370,7 @@ func list(w io.Writer) error {
 			return err
 		}
 	}
-	for _, t := range append(target.All(), target.Floor) {
+	for _, t := range append(target.All(), target.TiDB, target.Floor) {
 		if _, err := fmt.Fprintln(w, t.Name()); err != nil {
 			return err
 		}

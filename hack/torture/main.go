@@ -175,7 +175,7 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 				kinds(programs.Kinds()))
 		}
 		for _, s := range scenarios {
-			if !slices.Contains(s.Kinds, kind) || !s.Fits(o.etcd, o.etcdClients) {
+			if !slices.Contains(s.Kinds, kind) || !s.Fits(o.etcd, o.etcdClients, o.url != "") {
 				if o.scenarios != "" {
 					fmt.Fprintf(out, "NOT RUN: %s on %s: it is not made for that\n", s.Name, kind)
 				}

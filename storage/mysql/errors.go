@@ -123,6 +123,9 @@ func classOf(e *mysql.MySQLError, otherwise contract.Class) contract.Class {
 	if class, ok := opening[e.Number]; ok {
 		return class
 	}
+	if e.Number == 1105 && e.Message == "lock wait timeout" {
+		return contract.Transient // 1205 in TiDB's other words; no COMMIT waits for a lock
+	}
 	if fileErrors[e.Number] && noSpace.MatchString(e.Message) {
 		return contract.Full
 	}

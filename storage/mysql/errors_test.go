@@ -43,6 +43,8 @@ func TestClasses(t *testing.T) {
 		{1030, engine, contract.Full, contract.Unknown},
 		{1030, `Got error 5 "Input/output error" from storage engine`, contract.Unavailable,
 			contract.Unknown},
+		{1105, "lock wait timeout", contract.Transient, contract.Unknown},
+		{1105, "Unknown error", contract.Unavailable, contract.Unknown},
 		{1317, "", contract.Unavailable, contract.Unknown},
 		{1969, "", contract.Unavailable, contract.Unknown},
 		{3024, "", contract.Unavailable, contract.Unknown},

@@ -25,6 +25,9 @@ func (opener) Query(ctx context.Context, url string, opts contract.DriverOptions
 			return err
 		}
 		return sqlkit.Query(ctx, db, first, q, late, func(columns []string, values []any) error {
+			if len(columns) == 0 { // TiDB has executed what writes, and what it wrote is not committed
+				return contract.QueryError(false, q, errors.New("it does not read"))
+			}
 			callers = each(columns, values)
 			return callers
 		})
@@ -36,10 +39,11 @@ func (opener) Query(ctx context.Context, url string, opts contract.DriverOptions
 }
 
 // late tells whether the server has ended a statement since it took too long. The errors are those
-// of MySQL and of MariaDB.
+// of MySQL and of MariaDB. TiDB has that of MySQL, or says what became of its own read.
 func late(err error) bool {
 	var e *mysql.MySQLError
-	return errors.As(err, &e) && (e.Number == 3024 || e.Number == 1969)
+	return errors.As(err, &e) && (e.Number == 3024 || e.Number == 1969 ||
+		e.Number == 1105 && e.Message == "context canceled")
 }
 
 // beginQuery are the statements that begin a transaction which only reads, and by which the server

@@ -182,6 +182,12 @@ func TestRules(t *testing.T) {
 	promtool(t, dir, "test", "rules", "test.yml")
 }
 
+// busy are the alerts that may be true on a machine that runs other tests: a commit, an event or an
+// answer to Prometheus needs more than a second there. make alerts, on a quiet machine, does not
+// allow them.
+var busy = []string{"Down", "CommitsSlow", "CommitLockWaits", "TailSlow", "DeliveryLags",
+	"PoolExhausted"}
+
 // TestAlerts makes a few faults, and each fires what it has to. The dashboard has data in all its
 // panels, also with "rowkeeper etcd". make alerts makes all faults.
 func TestAlerts(t *testing.T) {
@@ -218,7 +224,11 @@ func TestAlerts(t *testing.T) {
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			have(t, kind, nil)
-			err := runFaults(t.Context(), kind, rowkeeper, rules, runs(kind, names), tell{t},
+			faults := runs(kind, names)
+			for i := range faults {
+				faults[i].may = slices.Concat(faults[i].may, busy)
+			}
+			err := runFaults(t.Context(), kind, rowkeeper, rules, faults, tell{t},
 				func(o outcome) error {
 					if text := o.wrong(); text != "" {
 						t.Errorf("%s: %s", o.fault.name, text)
@@ -245,7 +255,11 @@ func TestAlerts(t *testing.T) {
 			}); err != nil {
 				t.Error(err)
 			}
-			if firing, _, err := e.prom.Firing(t.Context()); err != nil || len(firing) > 0 {
+			firing, _, err := e.prom.Firing(t.Context())
+			firing = slices.DeleteFunc(firing, func(name string) bool {
+				return slices.Contains(busy, strings.TrimPrefix(name, prefix))
+			})
+			if err != nil || len(firing) > 0 {
 				t.Errorf("alerts fire: %v %v", firing, err)
 			}
 		})

@@ -596,7 +596,8 @@ func TestLostRowsAreNotAnswered(t *testing.T) {
 			b := openBackend(t, db)
 			s, err := mvcc.Open(t.Context(), deaf{b, b.(contract.KeysReader)}, mvcc.Config{
 				CacheBytes: 1 << 20, Logger: testLogger(t), PollActive: time.Hour,
-				PollIdle: time.Hour, PollListening: time.Hour})
+				PollIdle: time.Hour, PollListening: time.Hour, QuotaInterval: time.Hour,
+				ExpiryIdle: time.Hour, Compaction: mvcc.CompactionPolicy{Interval: time.Hour}})
 			if err != nil {
 				t.Fatal(err)
 			}

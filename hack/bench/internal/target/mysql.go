@@ -55,15 +55,20 @@ func serveMySQLFamily(ctx context.Context, dir, server string,
 	if err := s.Run(initialize(data)...); err != nil {
 		return nil, err
 	}
-	if err := s.begin(ctx); err != nil {
-		return nil, errors.Join(err, s.Stop())
+	return s, s.beginFresh(ctx)
+}
+
+// beginFresh starts a server without data, and makes what the bench needs.
+func (s *mysqlServer) beginFresh(ctx context.Context) error {
+	err := s.begin(ctx)
+	if err == nil {
+		err = s.exec(ctx, "CREATE USER 'bench'@'%' IDENTIFIED BY 'bench'",
+			"GRANT ALL ON *.* TO 'bench'@'%'", "CREATE DATABASE bench", "CREATE DATABASE raw")
 	}
-	if err := s.exec(ctx, "CREATE USER 'bench'@'%' IDENTIFIED BY 'bench'",
-		"GRANT ALL ON *.* TO 'bench'@'%'", "CREATE DATABASE bench",
-		"CREATE DATABASE raw"); err != nil {
-		return nil, errors.Join(err, s.Stop())
+	if err != nil {
+		return errors.Join(err, s.Stop())
 	}
-	return s, nil
+	return nil
 }
 
 func (s *mysqlServer) begin(ctx context.Context) error {

@@ -19,7 +19,7 @@ type Programs struct {
 	Etcd, Kine, Rowkeeper string
 	// Postgres is the directory of Postgres' programs. The others are the servers' programs. Empty:
 	// not installed.
-	Postgres, MariaDB, MariaDBInstall, MySQL string
+	Postgres, MariaDB, MariaDBInstall, MySQL, TiDB string
 }
 
 // FindPrograms looks for the database servers that are installed on this machine.
@@ -46,6 +46,8 @@ func (t Target) Missing(p Programs) string {
 		return "mariadbd and mariadb-install-db"
 	case t.Database == string(programs.MySQL) && p.MySQL == "":
 		return "mysqld (MySQL's own)"
+	case t.Database == TiDB.Database && p.TiDB == "":
+		return "a TiDB server, which -tidb names,"
 	}
 	return ""
 }

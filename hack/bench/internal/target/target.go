@@ -24,7 +24,7 @@ import (
 // Target is one system under test: a product on a database.
 type Target struct {
 	// Product is etcd, kine, rowkeeper-etcd, rowkeeper or floor. Database is etcd, sqlite,
-	// postgres, mariadb, mysql or floor.
+	// postgres, mariadb, mysql, tidb or floor.
 	Product, Database string
 
 	serve serve
@@ -74,7 +74,7 @@ var Floor = Target{"floor", "floor", startFloor, dialEtcd}
 
 // Find returns the targets with these names, in their usual order.
 func Find(names []string) ([]Target, error) {
-	all := append(All(), Floor)
+	all := append(All(), TiDB, Floor)
 	var known []string
 	for _, t := range all {
 		known = append(known, t.Name())

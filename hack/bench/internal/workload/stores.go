@@ -51,6 +51,8 @@ func storeLines() []Line {
 				{Key: "throughput", Title: "creates, 3 × 64", Unit: "/s"},
 				{Key: "single_throughput", Title: "creates, 1 × 192", Unit: "/s"},
 			}},
+		{Name: "sixteenstores", Work: "create in 16 stores, 4 writers in each, same process",
+			Only: rowkeeper, Measures: measures(nil, nil), Run: manyStores(16, 4)},
 		{Name: "thousand", Work: "1,000 stores, each written to once", Once: true, Only: rowkeeper,
 			Run: thousand(1000), Measures: []Measure{
 				{Key: "heap", Title: "heap per store", Unit: "kB", Lower: true,
@@ -226,6 +228,26 @@ func threeStores(ctx context.Context, b *Bench) (Metrics, error) {
 	}
 	return Metrics{"scaling": measure.Median(scaling), "throughput": measure.Median(sums),
 		"single_throughput": measure.Median(singles)}, nil
+}
+
+// manyStores lets writers create objects in stores of one process.
+func manyStores(number, writers int) func(context.Context, *Bench) (Metrics, error) {
+	return func(ctx context.Context, b *Bench) (_ Metrics, err error) {
+		creates := make([]func(context.Context, int, int) error, number)
+		for i := range creates {
+			var store *Bench
+			if store, err = b.beside(ctx, fmt.Sprintf("store-%d", i)); err != nil {
+				return nil, err
+			}
+			defer func() { err = errors.Join(err, store.Close()) }()
+			creates[i] = store.creating("w")
+		}
+		load, err := b.drive(ctx, "creating in all stores", number*writers,
+			func(ctx context.Context, worker, i int) error {
+				return creates[worker%number](ctx, worker, i)
+			})
+		return load.metrics(), err
+	}
 }
 
 // thousand measures what stores need that nobody uses.

@@ -14,16 +14,17 @@ import (
 // updated is how many objects the update lines write to.
 const updated = 10_000
 
-func writeLines() []Line {
-	// measures are shown for all lines that write flat out.
-	measures := func(throughput, cpu *Aim) []Measure {
-		return []Measure{
-			{Key: "throughput", Title: "operations", Unit: "/s", Aim: throughput},
-			{Key: "cpu", Title: "CPU per operation", Unit: "µs", Lower: true, Aim: cpu},
-			{Key: "p50", Title: "p50", Unit: "ms", Lower: true},
-			{Key: "p99", Title: "p99", Unit: "ms", Lower: true},
-		}
+// measures are shown for all lines that write flat out.
+func measures(throughput, cpu *Aim) []Measure {
+	return []Measure{
+		{Key: "throughput", Title: "operations", Unit: "/s", Aim: throughput},
+		{Key: "cpu", Title: "CPU per operation", Unit: "µs", Lower: true, Aim: cpu},
+		{Key: "p50", Title: "p50", Unit: "ms", Lower: true},
+		{Key: "p99", Title: "p99", Unit: "ms", Lower: true},
 	}
+}
+
+func writeLines() []Line {
 	twice, half := ratio(2, 1.5), ratio(0.5, 0.7)
 	return []Line{
 		{Name: "create64", Work: "create, 64 writers", Measures: measures(twice, nil),

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -139,22 +140,24 @@ func (d *DB) Drill(ctx context.Context, dump *Dump, fence func(url string) error
 // jump is how far a fence moves the revision at least.
 const jump = 1 << 24
 
-// fence does by SQL what a fence does.
-func (d *DB) fence(ctx context.Context, tx *sql.Tx, marker int64) error {
+// fence does by SQL what a fence does. On TiDB the row of the store has the head, too.
+func (d *DB) fence(ctx context.Context, tx *sql.Tx, marker int64, headInStore bool) error {
 	store, id := "store, ", "(SELECT id FROM rowkeeper_store WHERE "+d.itself()+"), "
 	if d.kind == "sqlite" {
 		store, id = "", ""
 	}
+	token, now := fmt.Appendf(nil, "%016x", marker), time.Now().UnixMicro()
 	insert := fmt.Sprintf("INSERT INTO rowkeeper_log (%srevision, %s, prev_revision, "+
 		"create_revision, version, lease, token, time, deleted) "+
-		"VALUES (%s%d, '', 0, 0, 0, 0, %s, %d, true)", store, d.key, id, marker, d.arg(1),
-		time.Now().UnixMicro())
-	if _, err := tx.ExecContext(ctx, insert, fmt.Appendf(nil, "%016x", marker)); err != nil {
+		"VALUES (%s%d, '', 0, 0, 0, 0, %s, %d, true)", store, d.key, id, marker, d.arg(1), now)
+	if _, err := tx.ExecContext(ctx, insert, token); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx,
-		fmt.Sprintf("UPDATE rowkeeper_store SET epoch = epoch + 1, compacted = %d WHERE %s", marker,
-			d.itself()))
+	set := fmt.Sprintf("epoch = epoch + 1, compacted = %d", marker)
+	if headInStore {
+		set += fmt.Sprintf(", head = %d, head_token = x'%x', head_time = %d", marker, token, now)
+	}
+	_, err := tx.ExecContext(ctx, "UPDATE rowkeeper_store SET "+set+" WHERE "+d.itself())
 	return err
 }
 
@@ -193,8 +196,12 @@ func (d *DB) Dump(ctx context.Context, dir string) (*Dump, error) {
 		}
 		dump.tables = append(dump.tables, t)
 	}
-	return dump, tx.QueryRowContext(ctx, "SELECT max(revision) FROM rowkeeper_log WHERE "+
-		d.in("")).Scan(&dump.Head)
+	log := dump.tables[1]
+	revision := slices.Index(log.columns, "revision")
+	for _, row := range log.rows {
+		dump.Head = max(dump.Head, row[revision].(int64))
+	}
+	return dump, nil
 }
 
 func (d *DB) dumpFile(ctx context.Context, path string) (*Dump, error) {
@@ -277,8 +284,9 @@ func (d *DB) restoreRows(ctx context.Context, dump *Dump) error {
 			return fmt.Errorf("%s: %w", t.name, err)
 		}
 	}
+	headInStore := slices.Contains(dump.tables[0].columns, "head") // on TiDB
 	for _, marker := range dump.fences {
-		if err := d.fence(ctx, tx, marker); err != nil {
+		if err := d.fence(ctx, tx, marker, headInStore); err != nil {
 			return err
 		}
 	}

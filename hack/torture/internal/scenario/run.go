@@ -391,7 +391,7 @@ func (e *Env) hurt(ctx context.Context, result *Result) error {
 // faults are those of a random scenario.
 func (e *Env) faults() []*Scenario {
 	return slices.DeleteFunc(slices.Clone(e.Scenario.of), func(s *Scenario) bool {
-		return !s.Fits(e.Etcd, e.EtcdClients)
+		return !s.Fits(e.Etcd, e.EtcdClients, e.URL != "")
 	})
 }
 

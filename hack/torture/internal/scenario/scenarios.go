@@ -46,6 +46,8 @@ type Scenario struct {
 	EtcdClients bool
 	// Filed: the servers read their URLs from files.
 	Filed bool
+	// Server: the fault is one of the whole database server, which has to be one of the run's own.
+	Server bool
 	// Short and Long are how many faults there are in a run; 0 means the default.
 	Short, Long int
 
@@ -79,15 +81,15 @@ func Scenarios() []*Scenario {
 			About: "somebody else locks the head row (SQLite: the database) for 30 s", Kinds: all,
 			Fault: headLock, Long: 5},
 		{Name: "read-lock", About: "a backup holds the global read lock (FLUSH TABLES WITH READ " +
-			"LOCK) for a while", Kinds: mysqls, Fault: readLock},
+			"LOCK) for a while", Kinds: mysqls, Fault: readLock, Server: true},
 		{Name: "connections-reset", About: "all connections to the database are ended by its " +
 			"administrator", Kinds: network, Fault: connectionsReset},
 		{Name: "database-kill", About: "the database is killed (SIGKILL) and started again",
-			Kinds: network, Fault: databaseKill},
+			Kinds: network, Fault: databaseKill, Server: true},
 		{Name: "database-restart", About: "the database is stopped in order and started again",
-			Kinds: network, Fault: databaseRestart},
+			Kinds: network, Fault: databaseRestart, Server: true},
 		{Name: "database-pause", About: "the database is frozen for longer than every timeout",
-			Kinds: network, Fault: databasePause, Long: 5},
+			Kinds: network, Fault: databasePause, Server: true, Long: 5},
 		{Name: "network-cut", About: "the network between one server and the database is cut",
 			Kinds: network, Fault: networkCut},
 		{Name: "network-slow", About: "the network between one server and the database is slow",
@@ -125,7 +127,7 @@ func Scenarios() []*Scenario {
 			Alone: true, Long: 10},
 		{Name: "database-away", About: "the database is stopped for a while: requests fail in " +
 			"time, servers stay alive and are not ready", API: true, Own: true, Kinds: network,
-			Fault: databaseAway, Alone: true, Short: 1, Long: 3},
+			Fault: databaseAway, Server: true, Alone: true, Short: 1, Long: 3},
 		{Name: "stuck-watchers", About: "300 watches and lists at one server are never read",
 			API: true, Kinds: all, Fault: stuckWatchers, Alone: true, Short: 1, Long: 1},
 		{Name: "many-watchers", About: "10,000 watches at one server (1,000 in the short form)",
@@ -193,9 +195,12 @@ func Find(name string) *Scenario {
 
 // Fits tells whether the scenario can be run with servers that store by etcd's API, with clients
 // that use it themselves, or without it. The flags and the program of what uses etcd's API are its
-// own.
-func (s *Scenario) Fits(etcd, etcdClients bool) bool {
+// own. A database that somebody gives is not one that a scenario opens for itself, and its server
+// is left alone.
+func (s *Scenario) Fits(etcd, etcdClients, given bool) bool {
 	switch {
+	case given && (s.Open != nil || s.Server):
+		return false
 	case etcdClients:
 		return s.Program == nil && len(s.Args) == 0 && !s.Front && !s.API
 	case etcd:

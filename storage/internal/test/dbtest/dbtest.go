@@ -158,6 +158,7 @@ func NewServer(t testing.TB, kind Kind, opts dbserver.Options) *Server {
 	t.Helper()
 	mainRan(t)
 	wanted(t, kind)
+	NotOnTiDB(t, kind, "the test starts a server of its own, which would be one of MySQL")
 	opts.Own, opts.Durable = true, true
 	s, err := dbserver.Start(context.WithoutCancel(t.Context()), kind, opts)
 	if err != nil {
