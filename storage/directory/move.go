@@ -67,8 +67,16 @@ func (d *Directory) Create(ctx context.Context, name, in string) (Row, error) {
 	return d.write(ctx, r.open(head))
 }
 
-// free returns an error if the database has a store already where one is to be created.
+// free returns an error if the database has a store already where one is to be created. It brings
+// the schema to the newest version.
 func (d *Directory) free(ctx context.Context, r Row) error {
+	c, err := d.databases.Config(r.Database, contract.DefaultStore)
+	if err != nil {
+		return err
+	}
+	if _, err := database.Migrate(ctx, c); err != nil {
+		return fmt.Errorf("database %q: %w", r.Database, err)
+	}
 	if lacks, err := d.lacks(ctx, r); err != nil || lacks {
 		return err
 	}
