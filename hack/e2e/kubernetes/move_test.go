@@ -118,10 +118,12 @@ func TestMove(t *testing.T) {
 		return []string{"--database=sqlite://" + filepath.Join(dir, name), "--store=kube"}
 	}
 	move(p, func() {
+		program("rowkeeper", "stores", "create", "kube", database("db-1")[0])
 		program("rowkeeper", append(database("db-1"), "etcd", "import", p.Stores()[0],
 			"--cacert="+filepath.Join(dir, "pki", "etcd-ca.crt"),
 			"--cert="+filepath.Join(dir, "pki", "etcd-client.crt"),
 			"--key="+filepath.Join(dir, "pki", "etcd-client.key"))...)
+		program("rowkeeper", append(names, "directory", "rebuild")...)
 	})
 	endpoint, stop := serveDirectory(t, names)
 	p = start(t, cluster.Config{Dir: dir, Endpoint: endpoint})
@@ -156,8 +158,7 @@ func TestMove(t *testing.T) {
 	})
 }
 
-// newDirectory makes two databases, and a directory with the store "kube" in the first one. It
-// returns the flags that name the directory.
+// newDirectory makes two databases and a directory, and returns the flags that name it.
 func newDirectory(t *testing.T, dir string, program func(name string, args ...string)) []string {
 	t.Helper()
 	file := filepath.Join(dir, "databases")
@@ -167,7 +168,6 @@ func newDirectory(t *testing.T, dir string, program func(name string, args ...st
 	}
 	names := []string{"--directory=sqlite://" + filepath.Join(dir, "control"), "--databases-file=" + file}
 	program("rowkeeper", append(names, "directory", "migrate")...)
-	program("rowkeeper", append(names, "directory", "place", "kube", "--in=db-1")...)
 	return slices.Clip(names)
 }
 
