@@ -161,7 +161,7 @@ SIMULATE ?= -sim.budget 10m -sim.seed 0
 
 .PHONY: simulate
 simulate: ## run the storage core on a simulated database with faults, from seeds, and judge what came of it
-	go test ./storage/internal/test/simulate -run TestSimulation -v -timeout 0 $(SIMULATE)
+	go test ./storage/internal/test/simulate -run 'TestSimulation|TestSpread' -v -timeout 0 $(SIMULATE)
 
 # make mutants MUTANTS='-only "^I3 " -results RESULTS.md'; hack/mutants/main.go says more.
 MUTANTS ?=

@@ -276,13 +276,17 @@ func stampTime(v any) time.Time {
 	return time.Unix(0, 0)
 }
 
-// Stores returns the names of the stores that were not dropped, sorted, of a database whose tables
-// hold several. It returns what Check does if this program may not read it.
-func (s Set) Stores(ctx context.Context, db *sql.DB) ([]string, error) {
+// Stores returns the names of the stores that were not dropped, or of all stores, sorted, of a
+// database whose tables hold several. It returns what Check does if this program may not read it.
+func (s Set) Stores(ctx context.Context, db *sql.DB, dropped bool) ([]string, error) {
 	if err := s.Check(ctx, db); err != nil {
 		return nil, err
 	}
-	rows, err := db.QueryContext(ctx, `SELECT name FROM rowkeeper_store WHERE epoch > 0`)
+	query := `SELECT name FROM rowkeeper_store WHERE epoch > 0`
+	if dropped {
+		query = `SELECT name FROM rowkeeper_store`
+	}
+	rows, err := db.QueryContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}

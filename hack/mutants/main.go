@@ -15,6 +15,8 @@
 //     are tried on the databases that ROWKEEPER_TEST_ONLY names, and on SQLite.
 //   - quotas.go: faults of ResourceQuotas, for the tests of package crds.
 //   - users.go: faults of the rows that say who has written.
+//   - moved.go: faults of moves between databases, for the simulation of several of them, which makes
+//     a quarter of the runs.
 //
 // Tests end at the first that fails. Before, they have to pass without a fault.
 //
@@ -23,6 +25,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,7 +49,7 @@ type mutant struct {
 	// also are further replacements.
 	also []string
 	// in is the package whose tests have to find it, and tests a regular expression of their names.
-	// Without tests, runs of the simulation have to.
+	// A fault of the core has none if runs of the simulation have to.
 	in, tests string
 	// unseen says why the tests cannot find it, where that is so.
 	unseen string
@@ -130,13 +133,16 @@ func run(ctx context.Context) error {
 func all() []mutant {
 	var list []mutant
 	for _, m := range simulated {
-		m.file, m.in = "storage/internal/"+m.file, simulation
+		m.file, m.in, m.tests = "storage/internal/"+m.file, simulation, cmp.Or(m.tests, one)
 		list = append(list, m)
 	}
-	return slices.Concat(list, storage, drivers, quotas, users)
+	return slices.Concat(list, storage, drivers, quotas, users, moved)
 }
 
 const simulation = "storage/internal/test/simulate"
+
+// one and spread are the simulations of one database, and of stores that several databases have.
+const one, spread = "^TestSimulation$", "^TestSpread$"
 
 // apply makes the replacements. Each old text has to be there once.
 func (m *mutant) apply(code string) (string, error) {
@@ -254,9 +260,9 @@ func (m *mutant) test(ctx context.Context, dir, overlay string, runs int) (
 		return nil, 0, fmt.Errorf("it does not compile: %s", out)
 	}
 	flags = []string{"-test.v", "-test.short", "-test.failfast"}
-	if m.in == simulation && m.tests == "" {
+	if m.in == simulation && (m.tests == one || m.tests == spread) {
 		flags = append(flags, "-test.timeout", simulationPatience.String(), "-test.run",
-			"^TestSimulation$", "-sim.whole", "-sim.seed", "1", "-sim.runs", strconv.Itoa(runs))
+			m.tests, "-sim.whole", "-sim.seed", "1", "-sim.runs", strconv.Itoa(runs))
 	} else {
 		flags = append(flags, "-test.timeout", patience.String(), "-test.run", m.tests)
 	}

@@ -94,6 +94,7 @@ CREATE TABLE IF NOT EXISTS rowkeeper_store (
     max_bytes     BIGINT       NOT NULL DEFAULT 0,
     generation    BIGINT       NOT NULL DEFAULT 0 COMMENT 'of the indexes',
     indexes       TEXT,
+    home          TEXT         COMMENT 'of a store of a directory: which move has brought or taken it',
 -- TiDB:     turn BIGINT NOT NULL DEFAULT 0, head BIGINT, head_token BINARY(16), head_time BIGINT
     turn          BIGINT       NOT NULL DEFAULT 0 COMMENT 'changed by every commit on Galera, never elsewhere'
 -- TiDB: ) AUTO_ID_CACHE = 1 DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

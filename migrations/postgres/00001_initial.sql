@@ -121,7 +121,8 @@ CREATE TABLE rowkeeper_store (
     identity      text     NOT NULL,
     fingerprint   text,
     boot          text,
-    indexes       text
+    indexes       text,
+    home          text
 ) WITH (fillfactor = 10);
 
 CREATE TABLE rowkeeper_aborted (

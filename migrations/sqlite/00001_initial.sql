@@ -78,7 +78,8 @@ CREATE TABLE rowkeeper_store (
     max_objects   INTEGER NOT NULL DEFAULT 0,
     max_bytes     INTEGER NOT NULL DEFAULT 0,
     generation    INTEGER NOT NULL DEFAULT 0,
-    indexes       TEXT
+    indexes       TEXT,
+    home          TEXT
 ) STRICT;
 
 CREATE TABLE rowkeeper_aborted (

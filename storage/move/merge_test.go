@@ -64,7 +64,7 @@ func TestPass(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := memdb.New(t.Name(), time.Now).Open(contract.DriverOptions{})
-			fill, err := contract.TakeFill(ctx, b, []byte("{}"), many+4)
+			fill, err := contract.TakeFill(ctx, b, []byte("{}"), many+4, contract.Home{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -31,6 +31,13 @@ type Options struct {
 	Following func(upto, newest int64)
 	// Copied, if not nil, is told what a pass has written and removed.
 	Copied func(written, removed int64)
+
+	// Home is the target's, if the move is one of a directory. The target may be what an earlier
+	// move of the name has left then.
+	Home contract.Home
+	// Opening, if not nil, is called when the target holds what the source held at last, and before
+	// it is opened. It returns what the target gets besides, and a revision beyond which it begins.
+	Opening func(context.Context, Moved) (contract.Settled, contract.Revision, error)
 }
 
 // Moved describes a move that has ended.
@@ -112,16 +119,24 @@ func (r *run) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.record = record{Version: recordVersion, Source: id, Phase: copying}
+	r.record = record{Version: recordVersion, Source: id, Phase: copying, Move: r.Home.Move}
 	if found != nil {
-		if r.record, err = readRecord(found, id); err != nil {
+		was, err := readRecord(found, id)
+		switch {
+		case was.Move == r.Home.Move && err != nil:
 			return err
+		case was.Move == r.Home.Move:
+			r.record = was
 		}
 	}
 	if r.record.Phase != ending {
 		closed, err := r.From.fenced(ctx)
 		if err != nil {
 			return err
+		}
+		if closed && r.Home != (contract.Home{}) {
+			return errors.New("the source was closed, and the target has lost what was copied: restore " +
+				"the target's database, or give the move up by --undo while that can be done")
 		}
 		if closed {
 			return errors.New("the source was dropped, or another move has ended it: name the " +
@@ -132,12 +147,19 @@ func (r *run) begin(ctx context.Context) error {
 	if err == nil {
 		err = r.take(ctx, newest)
 	}
+	if err != nil {
+		return err
+	}
+	// The process that had the turn may have come further meanwhile.
+	if found, _, err = contract.FillRecord(ctx, r.target.b); err == nil && found != nil {
+		r.record, err = readRecord(found, id)
+	}
 	return err
 }
 
 // take takes the turn, so that the target's head is beyond a revision.
 func (r *run) take(ctx context.Context, seen contract.Revision) (err error) {
-	r.target.fill, err = contract.TakeFill(ctx, r.target.b, r.record.content(), seen)
+	r.target.fill, err = contract.TakeFill(ctx, r.target.b, r.record.content(), seen, r.Home)
 	return err
 }
 
@@ -252,7 +274,7 @@ func (r *run) last(ctx context.Context) (m Moved, err error) {
 	if back.keys != p.source.keys || back.String() != m.Hash {
 		return m, fmt.Errorf("the target holds %d keys with the hash %s, and the source %d with the "+
 			"hash %s: somebody else has written to one of them, or the database does not keep what it "+
-			"confirms; run `rowkeeper move --finish` again, and the doctor if that is of no use",
+			"confirms; run the command again, and the doctor if that is of no use",
 			back.keys, back, m.Keys, m.Hash)
 	}
 	after, err := r.From.newest(ctx)
@@ -264,11 +286,21 @@ func (r *run) last(ctx context.Context) (m Moved, err error) {
 }
 
 var errWritten = errors.New("the source was written while it was compared: stop all that writes to " +
-	"it, and run `rowkeeper move --finish` again")
+	"it, and run the command again")
 
 // open opens the target.
 func (r *run) open(ctx context.Context, m Moved) (Moved, error) {
-	st, err := r.target.fill.End(ctx, contract.Revision(m.Revision), r.leases)
+	var settled contract.Settled
+	seen := contract.Revision(m.Revision)
+	if r.Opening != nil {
+		var floor contract.Revision
+		var err error
+		if settled, floor, err = r.Opening(ctx, m); err != nil {
+			return m, err
+		}
+		seen = max(seen, floor)
+	}
+	st, err := r.target.fill.End(ctx, seen, r.leases, settled)
 	if err != nil {
 		return m, err
 	}

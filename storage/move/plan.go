@@ -31,6 +31,8 @@ type record struct {
 	Source string   `json:"source"`
 	Phase  phase    `json:"phase"`
 	At     position `json:"at"`
+	// Move is that of a directory which it belongs to.
+	Move string `json:"move,omitempty"`
 }
 
 // recordVersion is the version of records that this program writes and reads.

@@ -13,7 +13,11 @@ import (
 
 // store is a store as a source. It is used below the engine: servers are refused when it is closed,
 // and a move is not.
-type store struct{ b contract.Backend }
+type store struct {
+	b contract.Backend
+	// home is what the store is closed with, if it belongs to a directory.
+	home contract.Home
+}
 
 // Store is a store of Rowkeeper as a source.
 func Store(ctx context.Context, c Config) (*Source, error) {
@@ -22,8 +26,19 @@ func Store(ctx context.Context, c Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Source{&store{b}}, nil
+	return &Source{&store{b: b}}, nil
 }
+
+// StoreOf is a store of a directory as a source, which is closed with a home. The backend is not
+// closed with the source.
+func StoreOf(b contract.Backend, home contract.Home) *Source {
+	return &Source{&storeOf{store{b: b, home: home}}}
+}
+
+// storeOf leaves its backend open.
+type storeOf struct{ store }
+
+func (s *storeOf) Close() error { return nil }
 
 func (s *store) Close() error { return s.b.Close() }
 
@@ -52,6 +67,9 @@ func (s *store) newest(ctx context.Context) (contract.Revision, error) {
 }
 
 func (s *store) fence(ctx context.Context) error {
+	if s.home != (contract.Home{}) {
+		return contract.CloseFor(ctx, s.b, s.home)
+	}
 	_, err := contract.CloseStore(ctx, s.b)
 	return err
 }
@@ -66,13 +84,22 @@ func (s *store) count(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-func (s *store) all(ctx context.Context, _ clock,
+func (s *store) all(ctx context.Context, clock clock,
 	each func(*contract.Record) error) (w whole, err error) {
+	now, err := clock(ctx)
+	if err != nil {
+		return w, err
+	}
 	err = s.b.Snapshot(ctx, func(_ context.Context, snap contract.Snapshot) (err error) {
 		st := snap.State()
 		w.at = position{st.Head.Epoch, st.Head.Revision}
 		if w.leases, err = snap.AllLeases(); err != nil {
 			return err
+		}
+		for i := range w.leases {
+			if w.leases[i].Expiry > 0 { // the time that is left is what counts
+				w.leases[i].Expiry += now.UnixMicro() - st.Now.UnixMicro()
+			}
 		}
 		return snap.Records(func(r *contract.Record) error {
 			if err := movable(r.Key); err != nil {

@@ -63,6 +63,7 @@ func readsOf(store string, tidb bool) sqlkit.Statements {
 		Usage:   ofStore(selectUsage, store),
 		Growth:  ofStore(selectGrowth, store),
 		Quota:   ofStore(selectQuota, store),
+		Home:    ofStore(selectHome, store),
 		Indexes: ofStore(selectIndexes, store),
 		PageOf:  func(n int) string { return ofStore(selectPageOf(n), store) },
 		CountOf: func(n int) string { return ofStore(countOf(n), store) },
@@ -93,6 +94,10 @@ var inTransaction = sqlkit.TxStatements{
 	Indexes:  selectTheIndexes,
 	Renew:    renewStore,
 	SetQuota: updateQuota,
+
+	Home:        selectTheHome,
+	SetHome:     updateHome,
+	SetIdentity: updateIdentity,
 
 	Directories:  selectDirectories,
 	PutDirectory: replaceDirectory,
@@ -405,6 +410,18 @@ const selectQuota = `
 SELECT ` + state + `,
        s.max_objects, s.max_bytes, s.generation
 FROM ` + storeAndHead + `
+WHERE s.id = $store`
+
+// selectHome reads what is recorded of a move, and selectTheHome without the state.
+const selectHome = `
+SELECT ` + state + `,
+       s.home
+FROM ` + storeAndHead + `
+WHERE s.id = $store`
+
+const selectTheHome = `
+SELECT s.home
+FROM rowkeeper_store s
 WHERE s.id = $store`
 
 // selectEverywhere reads a key in all stores that were not dropped: the stores' rows by their
@@ -902,6 +919,16 @@ const renewStore = `
 UPDATE rowkeeper_store s
 SET s.identity = REPLACE(UUID(), '-', ''), s.fingerprint = NULL, s.boot = NULL, s.max_objects = 0, s.max_bytes = 0,
     s.generation = 0, s.indexes = NULL
+WHERE s.id = $store`
+
+const updateHome = `
+UPDATE rowkeeper_store s
+SET s.home = %s
+WHERE s.id = $store`
+
+const updateIdentity = `
+UPDATE rowkeeper_store s
+SET s.identity = %s
 WHERE s.id = $store`
 
 const updateQuota = `

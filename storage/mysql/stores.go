@@ -91,7 +91,7 @@ func (o opener) CreateStore(ctx context.Context, url string,
 func (opener) Stores(ctx context.Context, url string,
 	opts contract.DriverOptions) (stores []string, err error) {
 	err = administering(url, opts, "list the stores", func(_ *server, db *sql.DB) error {
-		stores, err = migrations.MySQL.Stores(ctx, db)
+		stores, err = migrations.MySQL.Stores(ctx, db, opts.Dropped)
 		return err
 	})
 	return stores, err

@@ -37,6 +37,8 @@ func Statements() []Statement {
 		{"record_boot", sqlRecordBoot, true}, {"size", sqlSize, false},
 		{"usage", sqlUsage, false}, {"erase", sqlErase, true}, {"remove", sqlRemove, true}, {"renew", sqlRenew, true},
 		{"growth", sqlGrowth, false}, {"quota", sqlQuota, false}, {"set_quota", sqlSetQuota, true},
+		{"home", sqlHome, false}, {"the_home", sqlTheHome, true}, {"set_home", sqlSetHome, true},
+		{"set_identity", sqlSetIdentity, true},
 		{"everywhere", sqlEverywhere, false}, {"directories", sqlDirectories, true},
 		{"put_directory", sqlPutDirectory, true},
 		{"indexes", sqlIndexes, false}, {"the_indexes", sqlTheIndexes, true},

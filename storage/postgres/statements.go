@@ -94,6 +94,7 @@ var reads = sqlkit.Statements{
 	Usage:   sqlUsage,
 	Growth:  sqlGrowth,
 	Quota:   sqlQuota,
+	Home:    sqlHome,
 	Indexes: sqlIndexes,
 	PageOf:  func(int) string { return sqlPageOf },
 	CountOf: func(int) string { return sqlCountOf },
@@ -121,6 +122,9 @@ var inTransaction = sqlkit.TxStatements{
 	Indexes:           sqlTheIndexes,
 	Renew:             sqlRenew,
 	SetQuota:          sqlSetQuota,
+	Home:              sqlTheHome,
+	SetHome:           sqlSetHome,
+	SetIdentity:       sqlSetIdentity,
 	Directories:       sqlDirectories,
 	PutDirectory:      sqlPutDirectory,
 }
@@ -622,6 +626,11 @@ SELECT count(*) FROM gone`)
 // sqlQuota finds the store's row by its primary key.
 var sqlQuota = ofStore(`WITH` + state + `
 SELECT header.*, s.max_objects, s.max_bytes, s.generation
+FROM header CROSS JOIN rowkeeper_store s WHERE s.id = $store::integer`)
+
+// sqlHome finds the store's row by its primary key.
+var sqlHome = ofStore(`WITH` + state + `
+SELECT header.*, s.home
 FROM header CROSS JOIN rowkeeper_store s WHERE s.id = $store::integer`)
 
 // sqlEverywhere reads a key in all stores that were not dropped: the stores' rows in the order of
@@ -1188,6 +1197,14 @@ WHERE id = $store::integer`)
 
 // sqlSetQuota records what the store may hold. $1 objects, $2 bytes.
 var sqlSetQuota = ofStore(`UPDATE rowkeeper_store SET max_objects = $1::bigint, max_bytes = $2::bigint WHERE id = $store::integer`)
+
+// sqlTheHome is sqlHome without the state.
+var sqlTheHome = ofStore(`SELECT home FROM rowkeeper_store WHERE id = $store::integer`)
+
+// sqlSetHome and sqlSetIdentity find the store's row by its primary key. $1 the text.
+var sqlSetHome = ofStore(`UPDATE rowkeeper_store SET home = $1::text WHERE id = $store::integer`)
+
+var sqlSetIdentity = ofStore(`UPDATE rowkeeper_store SET identity = $1::text WHERE id = $store::integer`)
 
 // sqlDirectories walks the recorded directories of the store by the primary key. There is one for
 // each resource.

@@ -31,7 +31,7 @@ func (driver) CreateStore(ctx context.Context, url string,
 func (driver) Stores(ctx context.Context, url string,
 	opts contract.DriverOptions) (stores []string, err error) {
 	err = withDB(ctx, url, opts, func(_ *config, db *sql.DB) error {
-		stores, err = migrations.Postgres.Stores(ctx, db)
+		stores, err = migrations.Postgres.Stores(ctx, db, opts.Dropped)
 		return err
 	})
 	return stores, err

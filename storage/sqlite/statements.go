@@ -44,6 +44,7 @@ var reads = sqlkit.Statements{
 	Usage:   selectUsage,
 	Growth:  selectGrowth,
 	Quota:   selectQuota,
+	Home:    selectHome,
 	Indexes: selectIndexes,
 	PageOf:  selectPageOf,
 	CountOf: countOf,
@@ -71,6 +72,10 @@ var inTransaction = sqlkit.TxStatements{
 	Indexes:  selectTheIndexes,
 	Renew:    renewStore,
 	SetQuota: updateQuota,
+
+	Home:        selectTheHome,
+	SetHome:     updateHome,
+	SetIdentity: updateIdentity,
 
 	Directories:  selectDirectories,
 	PutDirectory: insertDirectory,
@@ -662,6 +667,22 @@ WHERE id = 1`
 // updateName finds the store row by its primary key, and writes nothing if the name is right.
 const updateName = `
 UPDATE rowkeeper_store SET name = ?1 WHERE id = 1 AND name <> ?1`
+
+// selectHome and selectTheHome find the store row by its primary key, and so do the statements that
+// change it.
+const selectHome = `
+SELECT ` + state + `, s.home
+FROM ` + storeAndHead + `
+WHERE ` + theStore
+
+const selectTheHome = `
+SELECT home FROM rowkeeper_store WHERE id = 1`
+
+const updateHome = `
+UPDATE rowkeeper_store SET home = ?1 WHERE id = 1`
+
+const updateIdentity = `
+UPDATE rowkeeper_store SET identity = ?1 WHERE id = 1`
 
 const updateQuota = `
 UPDATE rowkeeper_store SET max_objects = ?1, max_bytes = ?2 WHERE id = 1`

@@ -111,7 +111,7 @@ func (driver) Stores(ctx context.Context, url string, opts contract.DriverOption
 	for name, path := range files {
 		if _, dropped, err := valueIn(ctx, path, ""); err != nil {
 			return nil, err
-		} else if !dropped {
+		} else if !dropped || opts.Dropped {
 			stores = append(stores, name)
 		}
 	}

@@ -42,7 +42,13 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func NewCommand() *cobra.Command {
 	root := commands.New(program, newServeCommand())
 	root.Short = "A Kubernetes-style API server that keeps its objects in a SQL database"
-	root.AddCommand(newInitCommand(), newAddCommand(), newEtcdCommand(), newMoveCommand(), ui.Command())
+	root.AddCommand(newInitCommand(), newAddCommand(), newEtcdCommand(), newMoveCommand(),
+		newDirectoryCommand(), ui.Command())
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "stores" {
+			cmd.AddCommand(newMoveToCommand())
+		}
+	}
 	root.AddCommand(history.Commands()...)
 	return root
 }

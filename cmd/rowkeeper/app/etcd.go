@@ -39,8 +39,9 @@ import (
 // etcdCommand is the command "etcd": etcd's API, for a kube-apiserver as it is built upstream. Its
 // flags have the names of etcd's where they mean the same.
 type etcdCommand struct {
-	storage *options.StorageOptions
-	config  etcd.ServerConfig
+	storage   *options.StorageOptions
+	directory *directoryFlags
+	config    etcd.ServerConfig
 
 	clientURLs, advertised, metricsURLs []string
 	tls                                 tlsFiles
@@ -58,7 +59,7 @@ type etcdCommand struct {
 }
 
 func newEtcdCommand() *cobra.Command {
-	c := &etcdCommand{storage: program.StorageOptions()}
+	c := &etcdCommand{storage: program.StorageOptions(), directory: newDirectoryFlags()}
 	cmd := &cobra.Command{
 		Use:   "etcd",
 		Short: "Serve a database by etcd's API, for a kube-apiserver",
@@ -73,7 +74,11 @@ func newEtcdCommand() *cobra.Command {
 			"What clients may have of connections, calls, streams, watches, requests and answers " +
 			"is bounded for all stores together. Half of each bound is divided among the stores, " +
 			"and the other half is for those that need more. The bounds fit into the memory that " +
-			"GOMEMLIMIT or the control group leaves.",
+			"GOMEMLIMIT or the control group leaves.\n\n" +
+			"With --directory in place of --database, the stores are in many databases, and each is " +
+			"found where the directory says, also when it has moved while it was served. All of them " +
+			"have --listen-store or --store-server-name: the store \"default\" is in no directory.",
+
 		Example: "  rowkeeper etcd --database sqlite:///var/lib/rowkeeper/state.db \\\n    --listen-client-urls unix:///run/rowkeeper/etcd.sock",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -93,6 +98,7 @@ func newEtcdCommand() *cobra.Command {
 
 func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 	c.storage.AddDatabaseFlags(fs)
+	c.directory.add(fs)
 	fs.BoolVar(&c.storage.Migrate, "database-migrate", true,
 		"Bring the schema of the database to the newest version at start. If false, a database "+
 			"with an older schema is refused.")
@@ -181,7 +187,7 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 }
 
 func (c *etcdCommand) validate() error {
-	errs := c.storage.ValidateDatabase()
+	errs := c.validateDatabase()
 	reject := func(bad bool, format string, args ...any) {
 		if bad {
 			errs = append(errs, fmt.Errorf(format, args...))
@@ -200,6 +206,8 @@ func (c *etcdCommand) validate() error {
 	reject(c.config.MaxRequestBytes > etcd.MaxRequestBytes, "--max-request-bytes is at most %d: no "+
 		"value is larger here", etcd.MaxRequestBytes)
 	errs = append(errs, c.planStores()...)
+	reject(c.directory.given() && c.find("default") != nil, "the store \"default\" is in no "+
+		"directory: name the store of --listen-client-urls by --store, or give --listen-store alone")
 	for _, d := range c.doors {
 		e, err := c.endpoint(d.url, d.store.tls)
 		if err == nil && e.tls && !e.local && !c.anyClient && d.open() {
@@ -220,6 +228,22 @@ func (c *etcdCommand) validate() error {
 		errs = append(errs, err)
 	}
 	return utilerrors.NewAggregate(errs)
+}
+
+// validateDatabase returns what is wrong with the flags that say where the stores are.
+func (c *etcdCommand) validateDatabase() []error {
+	if !c.directory.given() {
+		return c.storage.ValidateDatabase()
+	}
+	if err := c.directory.validate(); err != nil {
+		return []error{err}
+	}
+	if c.storage.NamesDatabase() {
+		return []error{errors.New("--database and --directory exclude each other")}
+	}
+	c.storage.URL = "memory:" // it is valid, and nobody opens it
+	defer func() { c.storage.URL = "" }()
+	return c.storage.ValidateDatabase()
 }
 
 // anyone is the client name that stands for all.
@@ -553,8 +577,7 @@ func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err er
 func (c *etcdCommand) announce(out io.Writer) {
 	try := ""
 	for _, d := range c.doors {
-		fmt.Fprintf(out, "%s serves etcd's API on %s from %s", program.Title, d.url,
-			c.storage.DatabaseName())
+		fmt.Fprintf(out, "%s serves etcd's API on %s from %s", program.Title, d.url, c.from())
 		if len(c.stores) > 1 {
 			fmt.Fprintf(out, ", the store %s", d.store.name)
 		}
@@ -572,6 +595,14 @@ func (c *etcdCommand) announce(out io.Writer) {
 	if try != "" {
 		fmt.Fprintf(out, "Try: %s\n", try)
 	}
+}
+
+// from names where the stores are.
+func (c *etcdCommand) from() string {
+	if c.directory.given() {
+		return "the directory " + c.directory.control.DatabaseName()
+	}
+	return c.storage.DatabaseName()
 }
 
 func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
@@ -605,7 +636,7 @@ func (c *etcdCommand) run(ctx context.Context, out io.Writer) (err error) {
 // begin begins to open the stores, and to answer the connections that they are given, until end is
 // called. tried is closed when each has been tried. useless has the error then, if none could be
 // opened.
-func (c *etcdCommand) begin(ctx context.Context, pool *etcd.StorePool,
+func (c *etcdCommand) begin(ctx context.Context, pool storePool,
 	registry *prometheus.Registry) (useless <-chan error, tried <-chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	firsts := make(chan error, len(c.stores))
@@ -729,7 +760,7 @@ const (
 
 // openStores connects to the database. One that is starting up, as after a crash or beside this
 // process, is waited for. Any other fault is for a person, and ends the process.
-func (c *etcdCommand) openStores(ctx context.Context, out io.Writer) (*etcd.StorePool, error) {
+func (c *etcdCommand) openStores(ctx context.Context, out io.Writer) (storePool, error) {
 	config, err := c.storage.Database()
 	if err != nil {
 		return nil, err
@@ -742,8 +773,12 @@ func (c *etcdCommand) openStores(ctx context.Context, out io.Writer) (*etcd.Stor
 	config.URL = withPageCache(config.URL, len(c.stores))
 	database := config.Database()
 	database.ProgressInterval = c.progressInterval
+	open := func() (storePool, error) { return etcd.OpenStores(ctx, database) }
+	if c.directory.given() {
+		open = func() (storePool, error) { return c.directory.pool(ctx, database) }
+	}
 	for end, said := time.Now().Add(startingWait), false; ; said = true {
-		pool, err := etcd.OpenStores(ctx, database)
+		pool, err := open()
 		if !etcd.StartingUp(err) || time.Now().After(end) {
 			return pool, err
 		}

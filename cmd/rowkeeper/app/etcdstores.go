@@ -34,7 +34,7 @@ type etcdStore struct {
 	// tls says who may connect. Listeners without TLS do not use it.
 	tls *tlsFiles
 
-	pool *etcd.StorePool
+	pool storePool
 	// calls and pages take the connections that server admits, and grpc and http answer them.
 	calls, pages *branch
 	server       *etcd.Server
@@ -49,6 +49,15 @@ type etcdStore struct {
 	logged atomic.Value
 	// answers asks whether the store, which could be opened, is ready.
 	answers joined
+}
+
+// storePool has the stores of a database, or those of a directory.
+type storePool interface {
+	Use(ctx context.Context, name string) (store *etcd.Store, release func(), err error)
+	Ready(ctx context.Context, name string) error
+	IsOpen(name string) bool
+	Collector(name string) prometheus.Collector
+	Close() error
 }
 
 // joined asks something that many may want to know at a time. Those who come while it is asked
@@ -86,7 +95,7 @@ func (j *joined) get(ctx context.Context) error {
 }
 
 // begin begins to answer the connections that the store is given.
-func (s *etcdStore) begin(pool *etcd.StorePool, p *etcd.Process) {
+func (s *etcdStore) begin(pool storePool, p *etcd.Process) {
 	s.pool, s.calls, s.pages = pool, newBranch(), newBranch()
 	s.doubts = make(chan struct{}, 1)
 	s.failed.Store(&errOpening)

@@ -1,11 +1,15 @@
 package kubernetes
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -14,15 +18,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
-// TestMove: a control plane is stopped on etcd, its data is moved, and it is started on SQLite;
-// then the way back. Objects are the same, with their resourceVersions, tokens are good, nobody can
-// go on from a resourceVersion of before, and the controllers go on.
+// TestMove: a control plane is stopped on etcd, its data is moved, and it is started on SQLite. Its
+// store moves to another database while everything runs. Then comes the way back to etcd. Objects
+// are the same, with their resourceVersions, tokens are good, nobody can go on from a
+// resourceVersion of before, and the controllers go on.
 func TestMove(t *testing.T) {
 	const ns = "moved"
 	dir := t.TempDir()
@@ -56,7 +64,7 @@ func TestMove(t *testing.T) {
 	must[*corev1.ServiceAccount](t)(p.CoreV1().ServiceAccounts(ns).Create(t.Context(),
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{}))
 	token := p.token(t, ns, "robot")
-	maps := func() (versions map[string]string, at string) {
+	state := func() (versions map[string]string, at string) {
 		t.Helper()
 		list := must[*corev1.ConfigMapList](t)(p.CoreV1().ConfigMaps(ns).List(t.Context(),
 			metav1.ListOptions{}))
@@ -66,11 +74,11 @@ func TestMove(t *testing.T) {
 		}
 		return versions, list.ResourceVersion
 	}
-	was, at := maps()
+	was, at := state()
 	replicas := 3
 	check := func() {
 		t.Helper()
-		is, now := maps()
+		is, now := state()
 		if len(is) != len(was) {
 			t.Errorf("there are %d objects, and were %d", len(is), len(was))
 		}
@@ -102,21 +110,35 @@ func TestMove(t *testing.T) {
 			&autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: ns},
 				Spec: autoscalingv1.ScaleSpec{Replicas: int32(replicas)}}, metav1.UpdateOptions{}))
 		p.pods(t, ns, "one", replicas)
-		was, at = maps()
+		was, at = state()
 	}
 
-	database := "--database=sqlite://" + filepath.Join(dir, "state.db")
+	names := newDirectory(t, dir, program)
+	database := func(name string) []string {
+		return []string{"--database=sqlite://" + filepath.Join(dir, name), "--store=kube"}
+	}
 	move(p, func() {
-		program("rowkeeper", "etcd", "import", p.Stores()[0], database,
+		program("rowkeeper", "stores", "create", "kube", database("db-1")[0])
+		program("rowkeeper", append(database("db-1"), "etcd", "import", p.Stores()[0],
 			"--cacert="+filepath.Join(dir, "pki", "etcd-ca.crt"),
 			"--cert="+filepath.Join(dir, "pki", "etcd-client.crt"),
-			"--key="+filepath.Join(dir, "pki", "etcd-client.key"))
+			"--key="+filepath.Join(dir, "pki", "etcd-client.key"))...)
+		program("rowkeeper", append(names, "directory", "rebuild")...)
 	})
-	p = start(t, cluster.Config{Dir: dir})
+	endpoint, stop := serveDirectory(t, names)
+	p = start(t, cluster.Config{Dir: dir, Endpoint: endpoint})
+	check()
+	p.underWrites(t, ns, func() {
+		program("rowkeeper", append(names, "stores", "move-to", "kube", "--to=db-2")...)
+	})
+	was, _ = state()
 	check()
 
 	snapshot, data := filepath.Join(dir, "snapshot.db"), filepath.Join(dir, "etcd")
-	move(p, func() { program("rowkeeper", "etcd", "export", snapshot, database) })
+	move(p, func() {
+		stop()
+		program("rowkeeper", append(database("db-2"), "etcd", "export", snapshot)...)
+	})
 	if err := os.RemoveAll(data); err != nil {
 		t.Fatal(err)
 	}
@@ -134,4 +156,111 @@ func TestMove(t *testing.T) {
 		}
 		return fmt.Errorf("the namespace is still there: %w", err)
 	})
+}
+
+// newDirectory makes two databases and a directory, and returns the flags that name it.
+func newDirectory(t *testing.T, dir string, program func(name string, args ...string)) []string {
+	t.Helper()
+	file := filepath.Join(dir, "databases")
+	lines := fmt.Sprintf("db-1 sqlite://%[1]s/db-1\ndb-2 sqlite://%[1]s/db-2\n", dir)
+	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"--directory=sqlite://" + filepath.Join(dir, "control"), "--databases-file=" + file}
+	program("rowkeeper", append(names, "directory", "migrate")...)
+	return slices.Clip(names)
+}
+
+// serveDirectory serves the store "kube" by etcd's API, wherever it is, until it is told to stop.
+func serveDirectory(t *testing.T, names []string) (endpoint string, stop func()) {
+	t.Helper()
+	port, err := programs.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	endpoint = fmt.Sprint("http://127.0.0.1:", port)
+	var output bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), filepath.Join(*bin, "rowkeeper"),
+		append(names, "etcd", "--listen-store=kube="+endpoint)...)
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return endpoint, func() {
+		t.Helper()
+		if err := errors.Join(cmd.Process.Signal(os.Interrupt), cmd.Wait()); err != nil {
+			t.Fatalf("%v: %s", err, output.String())
+		}
+	}
+}
+
+// underWrites does something while a client creates objects and an informer watches them. All that
+// was acknowledged is there in the end, the informer has it, and saw no resourceVersion go back.
+func (p *plane) underWrites(t *testing.T, ns string, do func()) {
+	t.Helper()
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	factory := informers.NewSharedInformerFactoryWithOptions(p, 0, informers.WithNamespace(ns))
+	informer := factory.Core().V1().ConfigMaps().Informer()
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(from, to any) {
+		was, is := from.(*corev1.ConfigMap).ResourceVersion, to.(*corev1.ConfigMap).ResourceVersion
+		a, errA := strconv.ParseInt(was, 10, 64)
+		b, errB := strconv.ParseInt(is, 10, 64)
+		if errA != nil || errB != nil || b < a {
+			t.Errorf("the informer sees %s after %s", is, was)
+		}
+	}}); err != nil {
+		t.Error(err)
+	}
+	factory.Start(ctx.Done())
+	defer func() { end(); factory.Shutdown() }()
+	factory.WaitForCacheSync(ctx.Done())
+	writing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var written []string
+	wrote, done := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; writing.Err() == nil; i++ {
+			m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("during-", i)}}
+			if _, err := p.CoreV1().ConfigMaps(ns).Create(writing, m, metav1.CreateOptions{}); err != nil {
+				continue // its outcome may be unknown
+			}
+			written = append(written, m.Name)
+			select {
+			case wrote <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	<-wrote
+	do()
+	for range 3 { // the one that was there may be of before
+		<-wrote
+	}
+	cancel()
+	<-done
+	list := must[*corev1.ConfigMapList](t)(p.CoreV1().ConfigMaps(ns).List(t.Context(),
+		metav1.ListOptions{}))
+	is := map[string]string{}
+	for _, m := range list.Items {
+		is[m.Name] = m.ResourceVersion
+	}
+	for _, name := range written {
+		if is[name] == "" {
+			t.Errorf("%s was acknowledged, and is not there", name)
+		}
+	}
+	eventually(t, func(context.Context) error {
+		seen := map[string]string{}
+		for _, m := range informer.GetStore().List() {
+			m := m.(*corev1.ConfigMap)
+			seen[m.Name] = m.ResourceVersion
+		}
+		if !maps.Equal(is, seen) {
+			return fmt.Errorf("the informer has %d objects, and there are %d", len(seen), len(is))
+		}
+		return nil
+	})
+	t.Logf("%d objects were written meanwhile", len(written))
 }

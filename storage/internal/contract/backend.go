@@ -623,6 +623,10 @@ type Backend interface {
 	// Quota reads what the store may hold, and the generation of its indexes.
 	Quota(ctx context.Context) (Quota, int64, State, error)
 
+	// Home reads what [Tx].SetHome has recorded, "" for nothing. It also answers for a store that
+	// was dropped.
+	Home(ctx context.Context) (string, State, error)
+
 	// Indexes reads the declarations of indexes.
 	Indexes(ctx context.Context) (*Indexes, State, error)
 
@@ -707,6 +711,13 @@ type Tx interface {
 	Renew() error
 	// SetQuota records what the store may hold.
 	SetQuota(Quota) error
+	// Home reads what SetHome has recorded, "" for nothing.
+	Home() (string, error)
+	// SetHome records where the store has come from or has gone to, as a text; see home.go.
+	SetHome(string) error
+	// SetIdentity gives the store the identity of another one, of whose history it is the next
+	// part.
+	SetIdentity(string) error
 	// Directories reads the recorded directories, in no particular order.
 	Directories() ([]Directory, error)
 	// PutDirectories records directories, in the place of those with the same paths.

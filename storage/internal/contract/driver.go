@@ -33,7 +33,8 @@ type Driver interface {
 	// it leaves as it is, also if it was dropped. Several processes may do so at once. Others call
 	// the function contract.CreateStore.
 	CreateStore(ctx context.Context, url string, opts DriverOptions) (created bool, err error)
-	// Stores lists the names of the stores that were not dropped, in order.
+	// Stores lists the names of the stores that were not dropped, in order, or of all stores if
+	// opts says so.
 	Stores(ctx context.Context, url string, opts DriverOptions) ([]string, error)
 	// Query runs a statement that [Query.Check] takes, in a transaction that the database lets only
 	// read. It calls each for the rows, with the names of the columns, until it returns an error,
@@ -115,6 +116,8 @@ type DriverOptions struct {
 	// RefuseLost makes [OpenBackend] refuse a database that knows that commits are lost, because a
 	// copy of it would be taken for a whole one. Otherwise such a database is fenced.
 	RefuseLost bool
+	// Dropped makes Stores list the stores that were dropped, too.
+	Dropped bool
 }
 
 // Migration is one step of a schema.

@@ -46,7 +46,7 @@ func Drop(ctx context.Context, b Backend) (dropped bool, err error) {
 		// A process that does not hear it polls.
 		_ = n.Announce(ctx, []Announced{{Store: b, Revision: st.Head.Revision}})
 	}
-	return dropped, erase(ctx, b)
+	return dropped, erase(ctx, b, anyHome)
 }
 
 // afterDrop is the state after a drop.
@@ -70,9 +70,12 @@ func markedBeyond(st State, epoch Epoch, seen Revision, token Token) State {
 	return st
 }
 
+// anyHome lets erase go on, whatever the home is.
+func anyHome(Tx) (bool, error) { return true, nil }
+
 // erase removes the rows of a dropped store but for the newest marker, in batches with pauses, so
-// that other stores go on.
-func erase(ctx context.Context, b Backend) error {
+// that other stores go on. It ends when the store is not dropped any more, or goesOn says so.
+func erase(ctx context.Context, b Backend, goesOn func(Tx) (bool, error)) error {
 	for {
 		began := time.Now()
 		var erased int
@@ -86,7 +89,11 @@ func erase(ctx context.Context, b Backend) error {
 		}
 		err = retried(ctx, func() error {
 			return repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) (err error) {
-				if !tx.State().Dropped() {
+				on, err := goesOn(tx)
+				if err != nil {
+					return err
+				}
+				if erased = 0; !tx.State().Dropped() || !on {
 					leases = nil
 					return nil
 				}
@@ -105,9 +112,13 @@ func erase(ctx context.Context, b Backend) error {
 		if erased == 0 && len(leases) == 0 {
 			return GiveBack(ctx, b)
 		}
-		Wait(ctx, 3*time.Since(began))
+		Wait(ctx, erasePause(time.Since(began)))
 	}
 }
+
+// erasePause is how long a drop waits after a batch, by how long that took. It is bounded, since a
+// process may have slept in a batch.
+func erasePause(took time.Duration) time.Duration { return min(3*took, 10*time.Second) }
 
 // eraseRows is how many rows of a table a batch of a drop removes.
 const eraseRows = 500
@@ -156,7 +167,12 @@ func recreate(ctx context.Context, d Driver, url string,
 	if st, err := b.State(ctx); err != nil || !st.Dropped() {
 		return false, err
 	}
-	if err := erase(ctx, b); err != nil {
+	if home, _, err := b.Home(ctx); err != nil {
+		return false, err
+	} else if home != "" {
+		return false, ErrOfDirectory
+	}
+	if err := erase(ctx, b, anyHome); err != nil {
 		return false, err
 	}
 	err = retried(ctx, func() error {
@@ -165,7 +181,7 @@ func recreate(ctx context.Context, d Driver, url string,
 				return nil // here, too
 			}
 			created = true
-			if err := tx.Renew(); err != nil {
+			if err := errors.Join(alone(tx), tx.Renew()); err != nil {
 				return err
 			}
 			return tx.Mark(afterRecreation(tx.State(), NewToken()), "")

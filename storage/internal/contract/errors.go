@@ -72,9 +72,10 @@ func LostValue(key Key, r Revision) *Error {
 var ErrEmptyStore = Damaged("the table rowkeeper_store has lost its row, or rowkeeper_log all rows")
 
 // ErrDropped is for a store that was dropped, or is closed by a move; see fill.go.
-var ErrDropped = Errorf(Invalid, "the store was dropped, or is one end of a move: name another "+
-	"store, create it again by `rowkeeper stores create`, or end the move by `rowkeeper move "+
-	"--finish`, and restart the server")
+var ErrDropped = Errorf(Invalid, "the store was dropped, or is one end of a move: a server "+
+	"with --directory finds it by itself when the move has ended; otherwise name another store, create "+
+	"it again by `rowkeeper stores create`, or end the move by `rowkeeper move --finish`, and restart "+
+	"the server")
 
 // ErrStartingUp is for a server that takes no connections yet, since it starts up or recovers.
 var ErrStartingUp = errors.New("the database server is starting up")

@@ -68,8 +68,17 @@ func FillRecord(ctx context.Context, b Backend) (record []byte, st State, err er
 
 // TakeFill begins to fill a store that was never written, with a first record, or takes it over
 // from the process that has filled it until now, of which record is the record then. The store's
-// revisions go on beyond the revision seen.
-func TakeFill(ctx context.Context, b Backend, record []byte, seen Revision) (*Fill, error) {
+// revisions go on beyond the revision seen. With a home that is not zero, it is for a move of a
+// directory, which may also fill what an earlier move or a drop has left; see [Home].
+func TakeFill(ctx context.Context, b Backend, record []byte, seen Revision, home Home) (*Fill, error) {
+	if home != (Home{}) {
+		// What is left is erased in batches first, so that the transaction below is short.
+		if _, err := eraseWhile(ctx, b, func(have Home) bool {
+			return have.Generation <= home.Generation && have.Move != home.Move && !have.over(home)
+		}); err != nil {
+			return nil, err
+		}
+	}
 	token := NewToken()
 	var at Position
 	err := retried(ctx, func() error {
@@ -78,26 +87,67 @@ func TakeFill(ctx context.Context, b Backend, record []byte, seen Revision) (*Fi
 			return err
 		}
 		return repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) error {
-			keys := int64(0)
-			if !before.Dropped() {
-				if keys, err = tx.Keys(); err != nil {
-					return err
-				}
-			}
 			if tx.State().Head != before.Head {
 				return Errorf(Transient, "the store was written meanwhile")
 			}
-			st, err := beforeFill(tx.State(), keys, found != nil, seen, token)
+			st, first, err := takeFill(tx, found != nil, seen, token, home)
 			if err != nil {
 				return err
 			}
-			if at = st.Head; found == nil {
+			if at = st.Head; first {
 				err = tx.Insert(token, writeAll([]Record{fillRow(record)}))
 			}
 			return errors.Join(err, tx.Mark(st, ""))
 		}))
 	})
 	return &Fill{b: b, at: at}, err
+}
+
+// takeFill prepares a store to be filled, and returns the state then, and whether the record is to
+// be written.
+func takeFill(tx Tx, recorded bool, seen Revision, token Token, home Home) (st State, first bool,
+	err error) {
+	if home != (Home{}) {
+		return takeHome(tx, recorded, seen, token, home)
+	}
+	if err := alone(tx); err != nil {
+		return st, false, err
+	}
+	keys := int64(0)
+	if !tx.State().Dropped() {
+		if keys, err = tx.Keys(); err != nil {
+			return st, false, err
+		}
+	}
+	st, err = beforeFill(tx.State(), keys, recorded, seen, token)
+	return st, !recorded, err
+}
+
+// takeHome is takeFill for a move of a directory.
+func takeHome(tx Tx, recorded bool, seen Revision, token Token, home Home) (st State, first bool,
+	err error) {
+	st = tx.State()
+	have, err := homeOf(tx)
+	if err != nil {
+		return st, false, err
+	}
+	fresh, err := fresh(tx)
+	if err != nil {
+		return st, false, err
+	}
+	clear, err := have.taking(st, recorded, fresh, home)
+	if err == nil && clear {
+		err = tx.Clear()
+	}
+	if err == nil {
+		home.Undone = have.Undone
+		err = setHome(tx, home)
+	}
+	epoch := st.Head.Epoch - 1
+	if !st.Dropped() {
+		epoch = -st.Head.Epoch - 1
+	}
+	return markedBeyond(st, epoch, seen, token), clear || !recorded, err
 }
 
 // beforeFill decides whether a store may be filled, and returns the state then. keys is how many it
@@ -169,15 +219,36 @@ func (f *Fill) locked(ctx context.Context, do func(Tx) error) error {
 	})
 }
 
+// Settled is what a store of a directory has from the one whose history it goes on with.
+type Settled struct {
+	Home     Home
+	Identity string
+	Quota    Quota
+	// Indexes are the declarations of indexes, which are built anew: the keys come without entries.
+	Indexes *Indexes
+	// Directories are those that are recorded.
+	Directories []Directory
+}
+
+func (s *Settled) settle(tx Tx) error {
+	if s.Home == (Home{}) {
+		return nil
+	}
+	s.Indexes.BuildAnew()
+	return errors.Join(setHome(tx, s.Home), tx.SetIdentity(s.Identity), tx.SetQuota(s.Quota),
+		tx.SetIndexes(s.Indexes), tx.PutDirectories(s.Directories))
+}
+
 // End opens the store that was filled to its servers. The leases are those that its keys are
 // attached to, and others. The history goes on beyond the revision seen, and beyond the head that
 // the store has.
-func (f *Fill) End(ctx context.Context, seen Revision, leases []LeaseRow) (st State, err error) {
+func (f *Fill) End(ctx context.Context, seen Revision, leases []LeaseRow, settled Settled) (st State,
+	err error) {
 	token := NewToken()
 	err = retried(ctx, func() error {
 		return repeat(f.b.Locked(ctx, LockOptions{Unbounded: true}, func(tx Tx) error {
 			if tx.State().Head.Token == token {
-				return nil // an earlier try has done it
+				return confirm(tx) // an earlier try has done it
 			}
 			if tx.State().Head != f.at {
 				return ErrTaken
@@ -189,6 +260,9 @@ func (f *Fill) End(ctx context.Context, seen Revision, leases []LeaseRow) (st St
 				if err := tx.PutLeases(some); err != nil {
 					return err
 				}
+			}
+			if err := settled.settle(tx); err != nil {
+				return err
 			}
 			st = markedBeyond(tx.State(), -tx.State().Head.Epoch+1, seen, token)
 			return tx.Mark(st, tx.Fingerprint())
@@ -213,7 +287,7 @@ func UndoFill(ctx context.Context, b Backend) (undone bool, err error) {
 			st.Head = Position{Epoch: -st.Head.Epoch + 1, Revision: emptyHead, Token: NewToken()}
 			st.Compacted, st.Swept, undone = 0, 0, true
 			// Nobody but the move has seen what was written.
-			return errors.Join(tx.Clear(), tx.Mark(st, ""))
+			return errors.Join(alone(tx), tx.Clear(), tx.Mark(st, ""))
 		}))
 	})
 	return undone, err
@@ -241,7 +315,10 @@ func changeStore(ctx context.Context, b Backend,
 		return repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) error {
 			var write bool
 			if st, write = to(tx.State()); !write {
-				return nil
+				return confirm(tx)
+			}
+			if err := alone(tx); err != nil {
+				return err
 			}
 			changed = true
 			return tx.Mark(st, "")

@@ -40,10 +40,13 @@ func repeat(err error) error {
 // PostgreSQL that waits for a standby. A transaction that only reads does not wait for that. So one
 // that finds the rows writes as well: its own commit is durable only if all before it is. It
 // records a token that no group has, which the sweep forgets like any other.
+//
+// A store that was closed by a move, or dropped, is asked like any other, as long as it has rows.
+// Where it has none, nobody can tell: the epoch is another one.
 func ResolveGroup(ctx context.Context, b Backend, token Token,
 	after Position) (*Resolution, error) {
 	var r Resolution
-	err := repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
+	err := repeat(b.Locked(ctx, LockOptions{}, func(tx Tx) error {
 		guard, rows, err := tx.Group(token, after.Revision)
 		if err != nil {
 			return err
@@ -56,7 +59,7 @@ func ResolveGroup(ctx context.Context, b Backend, token Token,
 			return tx.Abort(NewToken(), after.Revision)
 		}
 		return nil
-	})
+	}))
 	if err != nil {
 		return nil, err
 	}

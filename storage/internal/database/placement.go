@@ -703,8 +703,25 @@ func (s *Store) keeps(ctx context.Context, value []byte) error {
 	return nil
 }
 
-// unneeded returns an error if a store holds the objects of resources of another store.
-func unneeded(ctx context.Context, name string, b contract.Backend) error {
+// Alone returns an error if a store holds the objects of resources of another store, or another one
+// holds some of its own.
+func Alone(ctx context.Context, name string, b contract.Backend) error {
+	records, _, err := b.Everywhere(ctx, placementKey)
+	if err != nil {
+		return err
+	}
+	if r, err := parseRecord(records[name]); err != nil {
+		return err
+	} else if len(r.places) > 0 {
+		p := r.places[slices.Min(slices.Collect(maps.Keys(r.places)))]
+		return fmt.Errorf("the store %q keeps the objects of %s in another store of its database: move "+
+			"them back first, by %s", name, p.Resource, p.moveTo(name, name))
+	}
+	return Unneeded(ctx, name, b)
+}
+
+// Unneeded returns an error if a store holds the objects of resources of another store.
+func Unneeded(ctx context.Context, name string, b contract.Backend) error {
 	records, _, err := b.Everywhere(ctx, placementKey)
 	if err != nil {
 		return err

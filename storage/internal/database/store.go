@@ -258,6 +258,31 @@ func CreateStore(ctx context.Context, c Config) (created bool, err error) {
 	return contract.CreateStore(ctx, driver, c.URL, c.driverOptions())
 }
 
+// EnsureStore is CreateStore that leaves a store as it is which was dropped, or is one end of a
+// move.
+func EnsureStore(ctx context.Context, c Config) error {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return err
+	}
+	_, err = driver.CreateStore(ctx, c.URL, c.driverOptions())
+	return err
+}
+
+// AllStores lists the names of all stores in the database, also of those that were dropped or are
+// an end of a move, in order.
+func AllStores(ctx context.Context, c Config) ([]string, error) {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return nil, err
+	}
+	o := c.driverOptions()
+	o.Dropped = true
+	return driver.Stores(ctx, c.URL, o)
+}
+
 // Stores lists the names of the stores in the database, in order.
 func Stores(ctx context.Context, c Config) ([]string, error) {
 	c = c.withDefaults()
@@ -322,7 +347,12 @@ func DropStore(ctx context.Context, c Config) (dropped bool, err error) {
 			"has it: drop the database")
 	}
 	err = c.withBackend(ctx, func(b contract.Backend) error {
-		if err := unneeded(ctx, c.Store, b); err != nil {
+		if home, _, err := b.Home(ctx); err != nil {
+			return err
+		} else if home != "" {
+			return contract.ErrOfDirectory
+		}
+		if err := Unneeded(ctx, c.Store, b); err != nil {
 			return err
 		}
 		dropped, err = contract.Drop(ctx, b)

@@ -79,6 +79,8 @@ type pooledStore struct {
 	gone chan struct{}
 	// hurry keeps what is still done before it closes from taking long.
 	hurry context.CancelFunc
+	// abandoned: nothing is due in it any more.
+	abandoned bool
 }
 
 // breaks says how often a store has panicked, and how long it stays closed for that.
@@ -373,9 +375,24 @@ func (p *StorePool) shut(name string, s *pooledStore) {
 		}
 		if p.stores[name] == s {
 			delete(p.stores, name)
+			if s.abandoned {
+				next = contract.Never
+			}
 			p.wakeIn(name, next)
 		}
 	})
+}
+
+// Abandon closes a store, whoever uses it, which is in another database by now.
+func (p *StorePool) Abandon(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.stores[name]; s != nil && !p.closed {
+		s.abandoned = true
+		p.shut(name, s)
+		s.hurry()
+	}
+	p.wakeIn(name, contract.Never)
 }
 
 // rest does what is due in a store, and returns the time after which there is more to do. If that

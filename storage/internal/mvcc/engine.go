@@ -562,6 +562,17 @@ func (s *Engine) Epoch() contract.Epoch { return s.hub.position().Epoch }
 // State reads where the history stands, linearizably.
 func (s *Engine) State(ctx context.Context) (contract.State, error) { return s.source.State(ctx) }
 
+// Home reads the store's home; see [contract.Home].
+func (s *Engine) Home(ctx context.Context) (contract.Home, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	h, st, err := contract.ReadHome(ctx, s.b)
+	if err == nil && st.Dropped() {
+		err = contract.ErrDropped
+	}
+	return h, err
+}
+
 // Everywhere reads a key, linearizably, in all stores of the database that were not dropped. It
 // returns the values by the names of the stores that have it.
 func (s *Engine) Everywhere(ctx context.Context, key contract.Key) (values map[string][]byte, err error) {
@@ -592,6 +603,9 @@ func (s *Engine) querySize([]struct{}) (map[struct{}]contract.Size, contract.Rev
 
 // Metrics are the metrics that the store is counted in.
 func (s *Engine) Metrics() *Metrics { return s.metrics }
+
+// Away tells whether the log could not be read when that was last tried.
+func (s *Engine) Away() bool { return s.metrics.failingFor() > 0 }
 
 // Ready returns nil if the database answers, takes writes, and this process has delivered all
 // events that there were when it was called. ctx bounds the waiting.

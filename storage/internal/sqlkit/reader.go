@@ -25,7 +25,7 @@ type Reader struct {
 	count, countUpTo, expired, firstAt, sweep, size                    Read
 	leases, lapsing, attached, stateForKeys                            Read
 	attachedTo, countLeases                                            Read
-	usage, growth, quota, everywhere, indexes                          Read
+	usage, growth, quota, home, everywhere, indexes                    Read
 	indexRows, indexRowsBack                                           Read
 	pageOf, countOf, replacedOf                                        func(n int) string
 }
@@ -75,6 +75,8 @@ func NewReader(db Runner, s *Statements, reads, tails *Turns) *Reader {
 			OneRow: true},
 		quota: Read{What: "read the quota", Class: Maintenance, SQL: s.Quota, Columns: 3,
 			OneRow: true},
+		home: Read{What: "read where the store has come from", Class: Maintenance, SQL: s.Home,
+			Columns: 1, OneRow: true},
 		everywhere: Read{What: "read a key of all stores", Class: List, SQL: s.Everywhere,
 			Columns: 3},
 		indexes: Read{What: "read the indexes", Class: Maintenance, SQL: s.Indexes, Columns: 2,
@@ -620,6 +622,12 @@ func (r *Reader) Quota(ctx context.Context) (q contract.Quota, generation int64,
 		return nil
 	})
 	return q, generation, st, err
+}
+
+// Home implements [contract.Backend].
+func (r *Reader) Home(ctx context.Context) (home string, st contract.State, err error) {
+	st, err = r.query(ctx, &r.home, func(c Cursor) error { home = string(c.Value(0)); return nil })
+	return home, st, err
 }
 
 // Everywhere implements [contract.Backend] where the stores share tables.

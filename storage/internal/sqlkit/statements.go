@@ -158,6 +158,8 @@ type Statements struct {
 	// Quota reads what the store may hold, in one row. Columns: objects, bytes, the generation of
 	// the indexes.
 	Quota string
+	// Home reads what is recorded of a move, in one row. Column: the text (NULL for none).
+	Home string
 	// Indexes reads the declarations of indexes, in one row. Columns: generation, text (NULL for
 	// none).
 	Indexes string

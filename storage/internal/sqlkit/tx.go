@@ -77,6 +77,9 @@ type TxStatements struct {
 	Renew string
 	// SetQuota records the quota. Parameters: objects, bytes.
 	SetQuota string
+	// Home reads what SetHome has recorded. Column: the text (NULL for none). SetHome and
+	// SetIdentity have one parameter: the text.
+	Home, SetHome, SetIdentity string
 	// Directories reads the recorded directories. Columns: path, group, resource, scope.
 	Directories string
 	// PutDirectory records a directory. Parameters: path, group, resource, scope, the first key,
@@ -224,6 +227,21 @@ func (t *Tx) Renew() error { return t.conn.Change(t.sql.Renew) }
 // SetQuota implements [contract.Tx].
 func (t *Tx) SetQuota(q contract.Quota) error {
 	return t.conn.Change(t.sql.SetQuota, q.Objects, q.Bytes)
+}
+
+// Home implements [contract.Tx].
+func (t *Tx) Home() (home string, err error) {
+	err = t.conn.Select(&Read{What: "read where the store has come from", SQL: t.sql.Home, Columns: 1,
+		OneRow: true}, func(c Cursor) error { home = string(c.Value(0)); return nil })
+	return home, err
+}
+
+// SetHome implements [contract.Tx].
+func (t *Tx) SetHome(home string) error { return t.conn.Change(t.sql.SetHome, home) }
+
+// SetIdentity implements [contract.Tx].
+func (t *Tx) SetIdentity(identity string) error {
+	return t.conn.Change(t.sql.SetIdentity, identity)
 }
 
 // Directories implements [contract.Tx].

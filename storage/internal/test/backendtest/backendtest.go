@@ -87,6 +87,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Subject) {
 		{name: "Size", run: testSize},
 		{name: "Usage", run: testUsage},
 		{name: "Quota", run: testQuota},
+		{name: "Home", run: testHome},
 		{name: "Directories", run: testDirectories},
 		{name: "Indexes", run: testIndexes},
 		{name: "Drop", run: testDrop},

@@ -78,6 +78,44 @@ func testQuota(f *fixture) {
 	}
 }
 
+// testHome: the home is what was recorded last, also of a store that was dropped, and so is the
+// identity.
+func testHome(f *fixture) {
+	was, err := f.b.Identity(f.ctx)
+	f.must(err)
+	st := f.state()
+	for _, want := range []string{"", `{"a":"b'\\é"}`, "second", ""} {
+		f.must(f.b.Locked(f.ctx, contract.LockOptions{}, func(tx contract.Tx) error {
+			if err := tx.SetHome(want); err != nil {
+				return err
+			}
+			if home, err := tx.Home(); err != nil || home != want {
+				f.Errorf("the transaction reads the home %q, %v, want %q", home, err, want)
+			}
+			return nil
+		}))
+		if home, now, err := f.b.Home(f.ctx); err != nil || home != want || now.Head != st.Head {
+			f.Errorf("the home is %q at %+v, %v, want %q", home, now, err, want)
+		}
+	}
+	f.must(f.b.Locked(f.ctx, contract.LockOptions{}, func(tx contract.Tx) error {
+		st := tx.State()
+		st.Head = contract.Position{Epoch: -2, Revision: 1000, Token: newToken()}
+		st.Compacted, st.Swept = 1000, 1000
+		return errors.Join(tx.SetHome("third"), tx.SetIdentity("another"), tx.Mark(st, ""))
+	}))
+	if !f.db.Private {
+		f.b = f.open()
+	}
+	home, now, err := f.b.Home(f.ctx)
+	if err != nil || home != "third" || !now.Dropped() {
+		f.Errorf("the home of a closed store is %q at %+v, %v", home, now, err)
+	}
+	if id, err := f.b.Identity(f.ctx); err != nil || id.Store != "another" || was.Store == "another" {
+		f.Errorf("the identity is %+v, %v", id, err)
+	}
+}
+
 // testDirectories: the recorded directories are those that were put, the last ones by their paths.
 func testDirectories(f *fixture) {
 	got := func() (found []contract.Directory) {

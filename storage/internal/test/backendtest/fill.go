@@ -33,7 +33,7 @@ func testFill(f *fixture) {
 	}
 	take := func(seen contract.Revision) *contract.Fill {
 		f.Helper()
-		fill, err := contract.TakeFill(f.ctx, f.b, []byte("first"), seen)
+		fill, err := contract.TakeFill(f.ctx, f.b, []byte("first"), seen, contract.Home{})
 		f.must(err)
 		return fill
 	}
@@ -55,7 +55,7 @@ func testFill(f *fixture) {
 	if err := first.Write(f.ctx, []contract.Key{"a"}, nil, nil); !errors.Is(err, contract.ErrTaken) {
 		f.Errorf("a turn that is over has written: %v", err)
 	}
-	if _, err := first.End(f.ctx, 0, nil); !errors.Is(err, contract.ErrTaken) {
+	if _, err := first.End(f.ctx, 0, nil, contract.Settled{}); !errors.Is(err, contract.ErrTaken) {
 		f.Errorf("a turn that is over has ended: %v", err)
 	}
 	if err := second.Write(f.ctx, nil, []contract.Record{record("a", 1<<61, 0, "a")},
@@ -79,7 +79,7 @@ func testFill(f *fixture) {
 	}
 	third := take(0)
 	f.must(third.Write(f.ctx, nil, []contract.Record{record("a", 4, 0, "c")}, nil))
-	st, err := third.End(f.ctx, 1<<60, []contract.LeaseRow{{Lease: 3, TTL: 5, Expiry: 7}})
+	st, err := third.End(f.ctx, 1<<60, []contract.LeaseRow{{Lease: 3, TTL: 5, Expiry: 7}}, contract.Settled{})
 	f.must(err)
 	f.same(f.state(), st)
 	if st.Dropped() || st.Head.Revision <= 1<<60 || st.Compacted != st.Head.Revision {
@@ -89,7 +89,7 @@ func testFill(f *fixture) {
 	if l, _, err := f.b.Leases(f.ctx, 1, 10); err != nil || len(l) != 1 || l[0].TTL != 5 {
 		f.Errorf("the leases are %+v, %v", l, err)
 	}
-	if _, err := contract.TakeFill(f.ctx, f.b, nil, 0); !errors.Is(err, contract.ErrNotNew) {
+	if _, err := contract.TakeFill(f.ctx, f.b, nil, 0, contract.Home{}); !errors.Is(err, contract.ErrNotNew) {
 		f.Errorf("a store was filled that was in use: %v", err)
 	}
 
@@ -102,7 +102,7 @@ func testFill(f *fixture) {
 	if _, err := f.try(newToken(), f.seen, put("new", 0, "value")); !errors.Is(err, contract.ErrDropped) {
 		f.Errorf("a group after the store was closed: %v", err)
 	}
-	if _, err := contract.TakeFill(f.ctx, f.b, nil, 0); !errors.Is(err, contract.ErrDropped) {
+	if _, err := contract.TakeFill(f.ctx, f.b, nil, 0, contract.Home{}); !errors.Is(err, contract.ErrDropped) {
 		f.Errorf("a store was filled that was closed: %v", err)
 	}
 	for _, want := range []bool{true, false} {

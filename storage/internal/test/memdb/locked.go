@@ -149,6 +149,20 @@ func (x *tx) SetQuota(q contract.Quota) error {
 	return nil
 }
 
+func (x *tx) Home() (string, error) { return x.t.store.home, nil }
+
+func (x *tx) SetHome(home string) error {
+	x.changed = true
+	x.t.store.home = home
+	return nil
+}
+
+func (x *tx) SetIdentity(identity string) error {
+	x.changed = true
+	x.t.store.identity = identity
+	return nil
+}
+
 func (x *tx) Directories() ([]contract.Directory, error) { return x.t.directories, nil }
 
 func (x *tx) PutDirectories(directories []contract.Directory) error {

@@ -425,6 +425,15 @@ func (b *Backend) Quota(ctx context.Context) (q contract.Quota, generation int64
 	return t.store.quota, t.store.indexes.Generation, st, nil
 }
 
+// Home implements [contract.Backend].
+func (b *Backend) Home(ctx context.Context) (home string, st contract.State, err error) {
+	t, st, err := b.read(ctx, "Home")
+	if err != nil {
+		return "", st, err
+	}
+	return t.store.home, st, nil
+}
+
 // Indexes implements [contract.Backend].
 func (b *Backend) Indexes(ctx context.Context) (*contract.Indexes, contract.State, error) {
 	t, st, err := b.read(ctx, "Indexes")

@@ -53,6 +53,7 @@ type abortedRow struct {
 
 type storeRow struct {
 	identity, fingerprint, boot string
+	home                        string
 	epoch                       contract.Epoch
 	compacted, swept            contract.Revision
 	quota                       contract.Quota

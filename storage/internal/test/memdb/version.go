@@ -52,6 +52,9 @@ func (v Version) AllLive() []contract.Record {
 	return records
 }
 
+// Home returns what the store's row says of its home.
+func (v Version) Home() string { return v.t.store.home }
+
 // Indexes returns the declarations of indexes.
 func (v Version) Indexes() *contract.Indexes { return v.t.store.declared() }
 

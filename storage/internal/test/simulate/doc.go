@@ -1,7 +1,9 @@
 // Package simulate runs mvcc on a simulated database, with faults, from seeds. It holds tests only.
 //
-//	go test .                                       400 runs, a part of make test
+//	go test .                                       400 runs, a part of make test, and 100 of stores
+//	                                                that several databases have
 //	go test -run TestSimulation -sim.seed 7 -sim.runs 1 -v .            a run again
+//	go test -run TestSpread -sim.seed 7 -sim.runs 1 -v .                one of those again
 //	make mutants MUTANTS='-only "^I3 "'                                 deliberate faults
 //	make simulate SIMULATE='-sim.budget 1h -sim.seed 0'                 as many as an hour takes
 //
@@ -70,6 +72,40 @@
 //   - liveness: when all faults are over, all requests end, all processes start, write and are
 //     ready, and all watches come to the head.
 //   - error: no error says that the database is damaged.
+//
+// # Stores that several databases have
+//
+// TestSpread (spread_test.go) has another world, of the same calls and faults: three databases of
+// any kinds, and eight names, of which each is in one of them. A directory (storage/directory) says
+// in which. It is in the first database. Five processes use it, through a driver of the simulation:
+//
+//   - two create, move, undo, drop and drain, go on with what others have begun, and rebuild the
+//     directory while nothing is in hand. They are killed, and paused at any call. So they wake
+//     when others have gone on or have undone what they do.
+//   - three are front ends, whose clients write, read and watch. Some have a directory of before:
+//     a copy of the first database as it was, or none, since they cannot reach it.
+//
+// A power failure meets one database, with all its stores, also at the moment when a commit is
+// visible and not durable yet.
+//
+// The judge (spread_judge_test.go) sees every version of every store. Its rules:
+//
+//   - two: at most one database has a name open.
+//   - lost: where a name is opened, it holds what it held at last, byte for byte, or nothing if it
+//     was dropped before and is created.
+//   - backwards, twice: a history begins above all that the name has shown, no revision is there
+//     twice, and no process shows one that is lower than before.
+//   - linearizable: an answer is what the name held at some moment between the request and the
+//     answer, wherever it was open then. So an old place answers nothing after it was closed.
+//   - durable, refused, conflict, log, watch: as above. A watch does not go on over a move.
+//   - directory: where the directory says that a name is open, it is open, with that generation.
+//   - disagree: no process finds rows that do not agree.
+//   - liveness: when all faults are over, what is in hand with a name can be ended or undone, and
+//     each front end writes and reads it.
+//
+// Not simulated are: databases that are set back, a directory that is lost, keys and leases that
+// expire, clocks that differ, and stores with a quota, indexes or transactions. The tests of
+// package directory have some of that.
 //
 // # What is not repeatable
 //

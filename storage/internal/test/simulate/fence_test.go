@@ -102,7 +102,7 @@ func foundAfterAFence(t *testing.T, w *world) {
 				<-time.After(5 * time.Millisecond)
 			}
 			for _, st := range ready {
-				if st.c.b.p == p && (st.c.class == class || class == "") {
+				if st.c.b.p == &p.peer && (st.c.class == class || class == "") {
 					w.meet(st)
 					w.settle()
 				}

@@ -68,7 +68,13 @@ func (p plan) GoTest(name string) string {
 		p.Kind, p.Processes)
 	fmt.Fprintf(&b, "Relaxed: %t, Window: %t, Cache: %d, Indexes: %t, Actions: []action{\n",
 		p.Relaxed, p.Window, p.Cache, p.Indexes)
-	for _, a := range p.Actions {
+	return b.String() + asGo(p.Actions)
+}
+
+// asGo ends the Go of a plan.
+func asGo(actions []action) string {
+	var b strings.Builder
+	for _, a := range actions {
 		fmt.Fprintf(&b, "\t\t%s,\n", a)
 	}
 	return b.String() + "\t}})\n}\n"

@@ -20,16 +20,22 @@ const (
 	closing
 )
 
+// peer is a process as servers see it.
+type peer struct {
+	id, life int
+	// paused: nothing that it sends or is sent arrives. deaf: it hears no notifications.
+	paused, deaf bool
+	// cut: it does not reach the first server.
+	cut bool
+}
+
 // process is one that uses the database, and its clients.
 type process struct {
+	peer
 	w     *world
-	id    int
-	life  int
 	state state
 	store *mvcc.Engine
 	b     *backend
-	// paused: nothing that it sends or is sent arrives. deaf: it hears no notifications.
-	paused, deaf bool
 	// memory is what its clients know, and what it has shown to them.
 	memory *memory
 }
@@ -80,7 +86,7 @@ func (p *process) start() {
 	w := p.w
 	p.life++
 	p.state, p.paused, p.deaf, p.memory = opening, false, false, &memory{known: map[contract.Key]known{}}
-	b := w.newBackend(p)
+	b := w.newBackend(w.s, &p.peer, make(chan struct{}))
 	p.b = b
 	life := p.life
 	w.busy++

@@ -15,7 +15,16 @@ import (
 // server is the database: what memdb does not have of a real one. The driver changes it, and calls
 // look at it at any time.
 type server struct {
+	label string
+	// database and store are their names, if there are several.
+	database, store string
+
 	db *memdb.Database
+	// begun, wrote and announce are called for each group that begins or is written, and for each
+	// notification.
+	begun    func(*contract.Group)
+	wrote    func(*contract.Group, *contract.GroupResult)
+	announce func(contract.Revision)
 	// kind says how commits become durable, and what the backend offers.
 	kind string
 	// names and boots make the fingerprint, and the run of what holds commits that are not on the
@@ -29,14 +38,16 @@ type server struct {
 	life atomic.Int64
 	// ahead is how far the database's clock is ahead of the world's, in nanoseconds.
 	ahead atomic.Int64
+	// listeners are the backends that may listen. stage.mu protects them.
+	listeners []*backend
 	// newest is the greatest time that it has shown. Only the driver looks at it.
 	newest time.Time
 }
 
-func newServer(kind string, relaxed bool) *server {
-	s := &server{kind: kind}
+func newServer(label, kind string, relaxed bool) *server {
+	s := &server{label: label, kind: kind}
 	s.relaxed.Store(relaxed)
-	s.db = memdb.New("sim", s.now)
+	s.db = memdb.New(label, s.now)
 	s.rename()
 	s.reboot()
 	s.flush()
@@ -59,7 +70,7 @@ func (s *server) newestTime() time.Time {
 
 func (s *server) rename() { s.names.Add(1) }
 
-func (s *server) name() string { return fmt.Sprintf("database %d", s.names.Load()) }
+func (s *server) name() string { return fmt.Sprintf("%s %d", s.label, s.names.Load()) }
 
 func (s *server) reboot() {
 	s.life.Add(1)
@@ -68,14 +79,7 @@ func (s *server) reboot() {
 
 func (s *server) boot() string { return fmt.Sprintf("boot %d", s.boots.Load()) }
 
-// identity and durability are what a connection finds.
-func (s *server) identity() contract.Identity {
-	v := s.db.Version()
-	recorded, _ := v.Recorded()
-	return contract.Identity{Store: "sim", Recorded: recorded, Actual: s.name(),
-		Epoch: v.State().Head.Epoch}
-}
-
+// durability is what a connection finds.
 func (s *server) durability() contract.Durability {
 	_, boot := s.db.Version().Recorded()
 	return contract.Durability{Boot: s.boot(), Relaxed: s.relaxed.Load(), Recorded: boot}
@@ -91,8 +95,9 @@ func (s *server) flush() {
 // or fail: before the server takes it, when it has the commit lock, before it commits, before the
 // commit is durable, and before the answer arrives.
 type backend struct {
-	w    *world
-	p    *process
+	w    *stage
+	s    *server
+	p    *peer
 	life int // the process's
 	mem  *memdb.Backend
 	// gate admits connections, which the address numbers. conn is the one that there is.
@@ -107,9 +112,10 @@ type backend struct {
 	status func(error)
 }
 
-func (w *world) newBackend(p *process) *backend {
-	b := &backend{w: w, p: p, life: p.life, mem: w.s.db.Open(contract.DriverOptions{}),
-		killed: make(chan struct{})}
+// newBackend opens a way to a server, which ends when killed is closed.
+func (w *stage) newBackend(s *server, p *peer, killed chan struct{}) *backend {
+	b := &backend{w: w, s: s, p: p, life: p.life, mem: s.db.Open(contract.DriverOptions{}),
+		killed: killed}
 	b.gate.Address = &b.address
 	c := b.connect()
 	b.gate.Open(c.Place, c.number, "")
@@ -171,7 +177,7 @@ type callKey struct{}
 // do runs a call. The server's answer is what run returns.
 func (b *backend) do(ctx context.Context, class, method, detail string,
 	run func(context.Context, *call) error) error {
-	c := &call{b: b, method: method, class: class, detail: detail, life: b.w.s.life.Load(),
+	c := &call{b: b, method: method, class: class, detail: detail, life: b.s.life.Load(),
 		done: make(chan error, 1), lost: make(chan error, 1)}
 	c.open.Store(class == "Commit")
 	if ctx.Err() != nil {
@@ -223,7 +229,7 @@ func (c *call) broken(err error) error {
 }
 
 func (c *call) serve(run func(context.Context, *call) error) {
-	w, s := c.b.w, c.b.w.s
+	w, s := c.b.w, c.b.s
 	if err := w.stop(c, "request"); err != nil {
 		c.done <- err
 		return
@@ -248,7 +254,7 @@ func (c *call) serve(run func(context.Context, *call) error) {
 // held stops a transaction that holds the commit lock.
 func held(ctx context.Context, _ string, commits bool) error {
 	c := ctx.Value(callKey{}).(*call)
-	if c.life != c.b.w.s.life.Load() {
+	if c.life != c.b.s.life.Load() {
 		return c.broken(errors.New("the server's life is over"))
 	}
 	if !commits {
@@ -262,7 +268,7 @@ func held(ctx context.Context, _ string, commits bool) error {
 		c.open.Store(true)
 	}
 	err := c.b.w.stop(c, "commit")
-	c.relaxed = c.b.w.s.relaxed.Load()
+	c.relaxed = c.b.s.relaxed.Load()
 	return err
 }
 
@@ -276,7 +282,7 @@ type connection struct {
 }
 
 func (b *backend) dial() *connection {
-	s, number := b.w.s, b.address.Begin()
+	s, number := b.s, b.address.Begin()
 	life, d := s.life.Load(), s.durability()
 	return &connection{contract.Place{Fingerprint: s.name(), Boot: d.Boot, Relaxed: d.Relaxed}, life,
 		number}
@@ -285,7 +291,7 @@ func (b *backend) dial() *connection {
 // connect returns the connection, which may have to be made.
 func (b *backend) connect() *connection {
 	c := b.conn.Load()
-	if c == nil || c.life != b.w.s.life.Load() {
+	if c == nil || c.life != b.s.life.Load() {
 		c = b.dial()
 		b.conn.Store(c)
 	}
@@ -299,7 +305,7 @@ func (b *backend) admit() error {
 		passage := b.gate.Judge(c.Place, c.number)
 		if passage == contract.Ask {
 			var err error
-			passage, err = b.gate.Enter(c.Place, c.number, "", b.w.s.durability())
+			passage, err = b.gate.Enter(c.Place, c.number, "", b.s.durability())
 			if err != nil {
 				return err
 			}
@@ -339,19 +345,23 @@ func (b *backend) Limits() contract.Limits {
 
 func (b *backend) Identity(ctx context.Context) (contract.Identity, error) {
 	return ask(b, ctx, "beside", "Identity", "",
-		func(context.Context, *call) (contract.Identity, error) { return b.w.s.identity(), nil })
+		func(ctx context.Context, _ *call) (contract.Identity, error) {
+			id, err := b.mem.Identity(ctx)
+			id.Actual = b.s.name()
+			return id, err
+		})
 }
 
 func (b *backend) Durability(ctx context.Context) (contract.Durability, error) {
 	return ask(b, ctx, "beside", "Durability", "",
-		func(context.Context, *call) (contract.Durability, error) { return b.w.s.durability(), nil })
+		func(context.Context, *call) (contract.Durability, error) { return b.s.durability(), nil })
 }
 
 func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 	return b.do(ctx, "beside", "RecordBoot", boot, func(ctx context.Context, c *call) error {
 		err := b.mem.RecordBoot(ctx, from, boot)
 		if err == nil {
-			b.w.s.flush()
+			b.s.flush()
 		}
 		return err
 	})
@@ -368,10 +378,10 @@ func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.Grou
 		if err != nil {
 			return nil, err
 		}
-		b.w.begun(g)
+		b.s.begun(g)
 		r, err := b.mem.Commit(ctx, g)
 		if err == nil {
-			b.w.wrote(g, r)
+			b.s.wrote(g, r)
 		}
 		return r, err
 	}
@@ -425,8 +435,15 @@ func (b *backend) Sweep(ctx context.Context, p *contract.SweepPlan) (int, error)
 	})
 }
 
-func (b *backend) Snapshot(context.Context, func(context.Context, contract.Snapshot) error) error {
-	panic("nobody asks for a snapshot")
+// Snapshot begins with a call that is like any other. What is read in it afterwards is there.
+func (b *backend) Snapshot(ctx context.Context, f func(context.Context, contract.Snapshot) error) error {
+	_, err := read(b, ctx, "Snapshot", "", func(context.Context) (struct{}, error) {
+		return struct{}{}, nil
+	}, nil)
+	if err != nil {
+		return err
+	}
+	return b.mem.Snapshot(ctx, f)
 }
 
 func (b *backend) Usage(context.Context) (contract.Usage, contract.State, error) {
@@ -443,6 +460,14 @@ func (b *backend) Quota(ctx context.Context) (contract.Quota, int64, contract.St
 		return a, err
 	}, func(a *quotaAnswer) *contract.State { return &a.st })
 	return a.q, a.generation, a.st, err
+}
+
+func (b *backend) Home(ctx context.Context) (string, contract.State, error) {
+	a, err := read(b, ctx, "Home", "", func(ctx context.Context) (a homeAnswer, err error) {
+		a.home, a.st, err = b.mem.Home(ctx)
+		return a, err
+	}, func(a *homeAnswer) *contract.State { return &a.st })
+	return a.home, a.st, err
 }
 
 func (b *backend) Indexes(ctx context.Context) (*contract.Indexes, contract.State, error) {
@@ -463,8 +488,10 @@ func (b *backend) IndexRows(context.Context, contract.IndexWalk) (*contract.Inde
 	panic("nobody sorts by an index")
 }
 
-func (b *backend) Everywhere(context.Context, contract.Key) (map[string][]byte, contract.State, error) {
-	panic("no resource has a store of its own")
+// Everywhere finds nothing: no resource has a store of its own.
+func (b *backend) Everywhere(ctx context.Context, _ contract.Key) (map[string][]byte, contract.State, error) {
+	st, err := b.State(ctx)
+	return nil, st, err
 }
 
 func (b *backend) State(ctx context.Context) (contract.State, error) {
@@ -531,6 +558,10 @@ type (
 	}
 	attachedAnswer struct {
 		rows []contract.Expired
+		st   contract.State
+	}
+	homeAnswer struct {
+		home string
 		st   contract.State
 	}
 	quotaAnswer struct {
@@ -720,7 +751,7 @@ func (p poller) Now() time.Time { return p.b.mem.Now() }
 func (p poller) Changed(ctx context.Context) (bool, error) {
 	b := p.b
 	v, err := read(b, ctx, "Changed", "", func(context.Context) (memdb.Version, error) {
-		return b.w.s.db.Version(), nil
+		return b.s.db.Version(), nil
 	}, nil)
 	if err != nil {
 		return true, err
@@ -730,36 +761,47 @@ func (p poller) Changed(ctx context.Context) (bool, error) {
 	return changed, nil
 }
 
-// shared implements [contract.Shared]. There is one store.
+// base finds the backend in what has its optional interfaces.
+func (b *backend) base() *backend { return b }
+
+func baseOf(b contract.Backend) *backend { return b.(interface{ base() *backend }).base() }
+
+// shared implements [contract.Shared].
 type shared struct{ b *backend }
 
-func (s *shared) Poll(ctx context.Context, _ []contract.Backend, _ int) ([]contract.Polled, error) {
-	b := s.b
-	p, err := ask(b, ctx, "read", "Poll", "",
-		func(ctx context.Context, c *call) (p contract.Polled, err error) {
-			if old, ok := b.w.standby(c); ok {
-				p.State = old
-				return p, nil
+func (s *shared) Poll(ctx context.Context, stores []contract.Backend, _ int) ([]contract.Polled, error) {
+	return ask(s.b, ctx, "read", "Poll", "",
+		func(ctx context.Context, c *call) (polled []contract.Polled, err error) {
+			for _, store := range stores {
+				p, err := baseOf(store).poll(ctx, c)
+				if err != nil {
+					return nil, err
+				}
+				polled = append(polled, p)
 			}
-			conn := b.connect()
-			for b.gate.Judge(conn.Place, conn.number) == contract.Stale {
-				b.conn.CompareAndSwap(conn, nil)
-				conn = b.connect()
-			}
-			if p.Quota, p.Generation, p.State, err = b.mem.Quota(ctx); err != nil {
-				return p, err
-			}
-			if p.Due, err = b.due(ctx); err != nil {
-				return p, err
-			}
-			p.Err = b.gate.Let(conn.Place, conn.number, "",
-				b.w.s.durability())
-			return p, nil
+			return polled, nil
 		})
-	if err != nil {
-		return nil, err
+}
+
+// poll is the answer of one store.
+func (b *backend) poll(ctx context.Context, c *call) (p contract.Polled, err error) {
+	if old, ok := b.w.standby(c); ok {
+		p.State = old
+		return p, nil
 	}
-	return []contract.Polled{p}, nil
+	conn := b.connect()
+	for b.gate.Judge(conn.Place, conn.number) == contract.Stale {
+		b.conn.CompareAndSwap(conn, nil)
+		conn = b.connect()
+	}
+	if p.Quota, p.Generation, p.State, err = b.mem.Quota(ctx); err != nil {
+		return p, err
+	}
+	if p.Due, err = b.due(ctx); err != nil {
+		return p, err
+	}
+	p.Err = b.gate.Let(conn.Place, conn.number, "", b.s.durability())
+	return p, nil
 }
 
 // due is what Polled.Due says.
@@ -785,13 +827,15 @@ func (b *backend) due(ctx context.Context) (time.Duration, error) {
 type notifier struct{ b *backend }
 
 func (n notifier) Announce(ctx context.Context, heads []contract.Announced) error {
-	b, r := n.b, heads[0].Revision // there is one store
-	return b.do(ctx, "beside", "Announce", fmt.Sprint(r),
+	b := n.b
+	return b.do(ctx, "beside", "Announce", fmt.Sprint(heads[0].Revision),
 		func(ctx context.Context, c *call) error {
 			if err := b.admit(); err != nil {
 				return err
 			}
-			b.w.announce(r)
+			for _, h := range heads {
+				baseOf(h.Store).s.announce(h.Revision)
+			}
 			return nil
 		})
 }

@@ -57,6 +57,30 @@ func repeat(t *testing.T, p plan) {
 
 // TestSimulation makes runs from seeds, and shortens the first that fails.
 func TestSimulation(t *testing.T) {
+	fromSeeds(t, *runs, func(s uint64) (report, *violation) {
+		w := simulate(t, newPlan(s), false)
+		return w.report, w.judge.violation
+	}, func(s uint64, v violation) {
+		short := newPlan(s)
+		try := func(actions []action) *violation {
+			q := short
+			q.Actions = actions
+			return simulate(t, q, false).judge.violation
+		}
+		short.Actions, v = shrink(t, short.Actions, v, try)
+		t.Logf("%s\n%s", &v, short.GoTest("Found"))
+		for range 5 {
+			if w := simulate(t, short, true); w.judge.violation != nil {
+				w.tell(t)
+				break
+			}
+		}
+	})
+}
+
+// fromSeeds makes runs until one fails, and then calls failed.
+func fromSeeds(t *testing.T, runs int, run func(seed uint64) (report, *violation),
+	failed func(seed uint64, v violation)) {
 	first := *seed
 	if first == 0 {
 		first = uint64(time.Now().UnixNano())
@@ -65,26 +89,18 @@ func TestSimulation(t *testing.T) {
 	began := time.Now()
 	told := began
 	for n := uint64(0); ; n++ {
-		if *budget == 0 && n == uint64(*runs) || *budget > 0 && time.Since(began) > *budget {
+		if *budget == 0 && n == uint64(runs) || *budget > 0 && time.Since(began) > *budget {
 			break
 		}
 		s := first + n
 		cryptotest.SetGlobalRandom(t, s)
-		w := simulate(t, newPlan(s), false)
-		total.add(w.report)
-		if v := w.judge.violation; v != nil {
+		r, v := run(s)
+		total.add(r)
+		if v != nil {
 			t.Errorf("seed %d (-sim.seed %d -sim.runs 1): %s", s, s, v)
 			t.Logf("found after %d runs and %d operations", total.Runs, total.Operations)
-			if *whole {
-				return
-			}
-			short, v := shrink(t, newPlan(s), *v)
-			t.Logf("%s\n%s", &v, short.GoTest("Found"))
-			for range 5 {
-				if w := simulate(t, short, true); w.judge.violation != nil {
-					t.Logf("its last steps:\n%s", strings.Join(w.trace[max(0, len(w.trace)-150):], "\n"))
-					break
-				}
+			if !*whole {
+				failed(s, *v)
 			}
 			return
 		}
@@ -94,6 +110,11 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("seeds from %d: %s in %s", first, total, time.Since(began).Round(time.Millisecond))
+}
+
+// tell shows the last steps of a run.
+func (w *stage) tell(t *testing.T) {
+	t.Logf("its last steps:\n%s", strings.Join(w.trace[max(0, len(w.trace)-150):], "\n"))
 }
 
 func (r *report) add(o report) {
@@ -128,26 +149,26 @@ func (r report) String() string {
 }
 
 // shrink leaves out what the violation does not need.
-func shrink(t *testing.T, p plan, v violation) (plan, violation) {
+func shrink(t *testing.T, actions []action, v violation,
+	try func([]action) *violation) ([]action, violation) {
 	deadline := time.Now().Add(20 * time.Second)
-	fails := func(q plan) bool {
+	fails := func(actions []action) bool {
 		// The scheduler of goroutines does not do quite the same each time.
 		for range 2 {
 			cryptotest.SetGlobalRandom(t, 1)
-			if w := simulate(t, q, false); w.judge.violation != nil && w.judge.violation.rule == v.rule {
-				v = *w.judge.violation
+			if found := try(actions); found != nil && found.rule == v.rule {
+				v = *found
 				return true
 			}
 		}
 		return false
 	}
-	for size := len(p.Actions) / 2; size > 0 && time.Now().Before(deadline); {
+	for size := len(actions) / 2; size > 0 && time.Now().Before(deadline); {
 		smaller := false
-		for from := 0; from < len(p.Actions) && time.Now().Before(deadline); {
-			q := p
-			q.Actions = slices.Delete(slices.Clone(p.Actions), from, min(from+size, len(p.Actions)))
-			if fails(q) {
-				p, smaller = q, true
+		for from := 0; from < len(actions) && time.Now().Before(deadline); {
+			fewer := slices.Delete(slices.Clone(actions), from, min(from+size, len(actions)))
+			if fails(fewer) {
+				actions, smaller = fewer, true
 			} else {
 				from += size
 			}
@@ -156,21 +177,20 @@ func shrink(t *testing.T, p plan, v violation) (plan, violation) {
 			size /= 2
 		}
 	}
-	for i := range p.Actions {
+	for i := range actions {
 		for _, then := range []int{0, 1, 3} {
-			q := p
-			q.Actions = slices.Clone(p.Actions)
-			if q.Actions[i].Then <= then {
+			quicker := slices.Clone(actions)
+			if quicker[i].Then <= then {
 				continue
 			}
-			q.Actions[i].Then = then
-			if time.Now().Before(deadline) && fails(q) {
-				p = q
+			quicker[i].Then = then
+			if time.Now().Before(deadline) && fails(quicker) {
+				actions = quicker
 				break
 			}
 		}
 	}
-	return p, v
+	return actions, v
 }
 
 // TestRepeatable says how many runs are the same, step by step, when they are made again.
