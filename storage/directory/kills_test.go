@@ -35,6 +35,7 @@ var (
 func TestKills(t *testing.T) {
 	for _, kind := range dbtest.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel() // it waits most of the time
 			w := newWorld(t, of(kind)...)
 			second := w.open()
 			for i, step := range moveSteps {
@@ -352,6 +353,7 @@ func TestRebuilt(t *testing.T) {
 func TestRebuild(t *testing.T) {
 	for _, kind := range dbtest.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel() // it waits most of the time
 			w := newWorld(t, of(kind)...)
 			p := w.pool()
 			names := append(slices.Clone(moveSteps), "stays", "gone")
