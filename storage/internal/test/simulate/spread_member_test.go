@@ -304,9 +304,6 @@ type follower struct {
 	t      *task
 	after  contract.Revision
 	cancel context.CancelFunc
-	// events are what it was told, of which the driver has judged some.
-	events []*mvcc.Event
-	judged int
 }
 
 // watch begins a watch from what was shown last.
