@@ -70,17 +70,7 @@ func TestPlacedOver(t *testing.T) {
 // TestDropRefused: a drop that is refused leaves the store as it was.
 func TestDropRefused(t *testing.T) {
 	w := newWorld(t, of(dbtest.SQLite)...)
-	for _, name := range []string{"blue", "other"} {
-		_, err := w.d.Create(w.ctx, name, "a")
-		w.must(err)
-	}
-	c, err := w.databases.Config("a", "blue")
-	w.must(err)
-	s, err := database.Open(w.ctx, c, map[string]string{"leases": "other"})
-	w.must(err)
-	_, err = database.EngineFor(s, "leases", "/registry", "/registry/leases/")
-	w.must(err)
-	w.must(s.Close())
+	w.joined()
 	if _, err := w.d.Drop(w.ctx, "other"); err == nil {
 		t.Error("a store was dropped that keeps the resources of another one")
 	}

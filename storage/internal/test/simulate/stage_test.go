@@ -24,11 +24,11 @@ import (
 // change themselves, is protected by mu, or is atomic.
 type stage struct {
 	servers []*server
-	// record looks at what has happened, when nothing moves. found tells whether a violation was
-	// found, and earlier returns what a standby has that is so many versions behind.
-	record  func()
-	found   func() bool
-	earlier func(n int) memdb.Version
+	// record looks at what has happened, when nothing moves. violation is what the judge has found,
+	// nil for nothing, and earlier returns what a standby has that is so many versions behind.
+	record    func()
+	violation func() *violation
+	earlier   func(n int) memdb.Version
 	// turns counts the steps.
 	turns turns
 	// faults wait for the next call that they fit.
@@ -50,6 +50,31 @@ type stage struct {
 func (w *stage) begin(servers ...*server) {
 	w.servers, w.arrivals = servers, map[string]int{}
 	w.report.Kinds, w.report.Pairs = map[string]int{}, map[[2]string]bool{}
+}
+
+// on is the stage of a world.
+func (w *stage) on() *stage { return w }
+
+// found tells whether there was a violation.
+func (w *stage) found() bool { return w.violation() != nil }
+
+// finish lets all calls that are under way fail, until nobody makes one any more, so that the
+// bubble can end.
+func (w *stage) finish() {
+	for idle := 0; idle < 3; {
+		w.settle()
+		ready := w.ready()
+		for _, st := range ready {
+			w.release(st, st.c.broken(errors.New("the end")))
+			w.settle()
+		}
+		if len(ready) == 0 {
+			<-time.After(10 * time.Second)
+			if w.busy == 0 {
+				idle++
+			}
+		}
+	}
 }
 
 // report counts.

@@ -3,7 +3,6 @@ package simulate
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -27,7 +26,7 @@ func newWorld(p plan) *world {
 	w := &world{plan: p, s: newServer("sim", p.Kind, p.Relaxed)}
 	w.stage.begin(w.s)
 	w.record, w.earlier = w.judge.record, w.judge.earlier
-	w.found = func() bool { return w.judge.violation != nil }
+	w.violation = func() *violation { return w.judge.violation }
 	w.s.begun, w.s.wrote, w.s.announce = w.begun, w.wrote, w.announce
 	w.judge.begin(w)
 	for i := range p.Processes {
@@ -190,27 +189,14 @@ func (w *world) heal() {
 	}
 }
 
-// end ends everything that is still there, so that the bubble can end.
+// end ends everything that is still there.
 func (w *world) end() {
 	violation := w.judge.violation
 	for _, p := range w.processes {
 		p.paused = false
 		p.kill()
 	}
-	for idle := 0; idle < 3; {
-		w.settle()
-		ready := w.ready()
-		for _, st := range ready {
-			w.release(st, st.c.broken(errors.New("the end")))
-			w.settle()
-		}
-		if len(ready) == 0 {
-			<-time.After(10 * time.Second)
-			if w.busy == 0 {
-				idle++
-			}
-		}
-	}
+	w.finish()
 	if w.judge.violation == nil {
 		w.judge.watches()
 	}
