@@ -150,7 +150,7 @@ func newSpread(t *testing.T, p spreadPlan) *spread {
 	w.stage.begin()
 	w.judge.begin(w)
 	w.record = w.judge.record
-	w.violation = func() *violation { return w.judge.violation }
+	w.violation, w.violate = func() *violation { return w.judge.violation }, w.judge.violate
 	var lines strings.Builder
 	for i, name := range databaseNames {
 		fmt.Fprintf(&lines, "%s sim:%s\n", name, name)
@@ -302,22 +302,10 @@ func (w *spread) begin() {
 // run carries out the plan, repairs everything, and looks whether all is well.
 func (w *spread) run() {
 	w.begin()
-	for i := range w.plan.Actions {
-		a := &w.plan.Actions[i]
-		w.settle()
-		if w.found() {
-			break
-		}
-		w.turns.next()
-		w.log("do %s", *a)
-		w.act(a)
-		r := rand.New(rand.NewPCG(a.Seed, 3))
-		for range a.Then {
-			w.turn(r)
-			w.failing(r)
-		}
-	}
-	w.settle()
+	w.carryOut(w.plan.Actions, w.act, func(r *rand.Rand) {
+		w.turn(r)
+		w.failing(r)
+	})
 	if !w.found() {
 		w.heal()
 	}
@@ -425,31 +413,13 @@ func (w *spread) failing(r *rand.Rand) {
 	}
 }
 
-// request has a process carry out something in the end, again until it succeeds.
+// request is stage.request with a minute for each try.
 func (w *spread) request(m *member, what string, f func(context.Context, *member) error) {
-	if w.found() {
-		return
-	}
-	var err error
-	for range 20 {
-		ended := false
-		w.busy++
-		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			e := f(ctx, m)
-			w.later(what, func() { w.busy--; err, ended = e, true })
-		}()
-		if !w.drive(func() bool { return ended }) {
-			w.judge.violate("liveness", "%s of process %d does not end", what, m.id)
-		}
-		if w.found() || err == nil {
-			return
-		}
-		again := time.Now().Add(time.Second)
-		w.drive(func() bool { return time.Now().After(again) })
-	}
-	w.judge.violate("liveness", "%s of process %d fails for ever: %v", what, m.id, err)
+	w.stage.request(m.id, what, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		return f(ctx, m)
+	}, func(error) {})
 }
 
 // heal repairs everything. Then what is in hand has to end, and all front ends have to work.

@@ -25,9 +25,11 @@ import (
 type stage struct {
 	servers []*server
 	// record looks at what has happened, when nothing moves. violation is what the judge has found,
-	// nil for nothing, and earlier returns what a standby has that is so many versions behind.
+	// nil for nothing, and violate tells it of one. earlier returns what a standby has that is so many
+	// versions behind.
 	record    func()
 	violation func() *violation
+	violate   func(rule, format string, args ...any)
 	earlier   func(n int) memdb.Version
 	// turns counts the steps.
 	turns turns
@@ -57,6 +59,52 @@ func (w *stage) on() *stage { return w }
 
 // found tells whether there was a violation.
 func (w *stage) found() bool { return w.violation() != nil }
+
+// carryOut does one action after the other, each with its steps, until there is a violation.
+func (w *stage) carryOut(actions []action, act func(*action), turn func(*rand.Rand)) {
+	for i := range actions {
+		a := &actions[i]
+		w.settle()
+		if w.found() {
+			break
+		}
+		w.turns.next()
+		w.log("do %s", *a)
+		act(a)
+		r := rand.New(rand.NewPCG(a.Seed, 3))
+		for range a.Then {
+			turn(r)
+		}
+	}
+	w.settle()
+}
+
+// request has a process carry out something in the end, again until it succeeds. failed is told of
+// the errors.
+func (w *stage) request(id int, what string, do func() error, failed func(error)) {
+	if w.found() {
+		return
+	}
+	var err error
+	for range 20 {
+		ended := false
+		w.busy++
+		go func() {
+			e := do()
+			w.later(what, func() { w.busy--; err, ended = e, true })
+		}()
+		if !w.drive(func() bool { return ended }) {
+			w.violate("liveness", "%s of process %d does not end", what, id)
+		}
+		if w.found() || err == nil {
+			return
+		}
+		failed(err)
+		again := time.Now().Add(time.Second)
+		w.drive(func() bool { return time.Now().After(again) })
+	}
+	w.violate("liveness", "%s of process %d fails for ever: %v", what, id, err)
+}
 
 // finish lets all calls that are under way fail, until nobody makes one any more, so that the
 // bubble can end.
