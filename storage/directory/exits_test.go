@@ -70,17 +70,7 @@ func TestPlacedOver(t *testing.T) {
 // TestDropRefused: a drop that is refused leaves the store as it was.
 func TestDropRefused(t *testing.T) {
 	w := newWorld(t, of(dbtest.SQLite)...)
-	for _, name := range []string{"blue", "other"} {
-		_, err := w.d.Create(w.ctx, name, "a")
-		w.must(err)
-	}
-	c, err := w.databases.Config("a", "blue")
-	w.must(err)
-	s, err := database.Open(w.ctx, c, map[string]string{"leases": "other"})
-	w.must(err)
-	_, err = database.EngineFor(s, "leases", "/registry", "/registry/leases/")
-	w.must(err)
-	w.must(s.Close())
+	w.joined()
 	if _, err := w.d.Drop(w.ctx, "other"); err == nil {
 		t.Error("a store was dropped that keeps the resources of another one")
 	}
@@ -124,6 +114,42 @@ func TestUndoingLost(t *testing.T) {
 		_, err := w.d.MoveTo(w.ctx, step, "b", MoveOptions{})
 		w.must(err)
 		w.has(step, written[step])
+	}
+}
+
+// TestLeftBehind: what a move has begun in a database that could not be reached when the directory
+// was rebuilt does not hinder the next move there.
+func TestLeftBehind(t *testing.T) {
+	w := newWorld(t, of(dbtest.SQLite)...)
+	_, err := w.d.Create(w.ctx, "blue", "a")
+	w.must(err)
+	gone := w.put(w.pool(), "blue", "gone", "v", 0)
+	endsAt(w.d, "close")
+	if _, err := w.d.MoveTo(w.ctx, "blue", "b", MoveOptions{}); !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(w.databases.file)
+	w.must(err)
+	w.must(os.WriteFile(w.databases.file, []byte(strings.Replace(string(content), "\nb ", "\n# ", 1)),
+		0o600))
+	w.control.URL = dbtest.Open(t, dbtest.SQLite).URL
+	w.d = w.open()
+	w.rebuild()
+	w.row("blue", Open, "a", 1)
+	w.must(os.WriteFile(w.databases.file, content, 0o600))
+	s, release, err := w.pool().Use(w.ctx, "blue")
+	w.must(err)
+	_, err = database.Engine(s).Commit(w.ctx, contract.Mutation{Key: "gone", Delete: true, Expect: gone})
+	w.must(err)
+	release()
+	at := w.put(w.pool(), "blue", "k", "v", 0)
+	_, err = w.d.MoveTo(w.ctx, "blue", "b", MoveOptions{})
+	w.must(err)
+	w.row("blue", Open, "b", 2)
+	w.oneOpen("blue")
+	w.has("blue", at)
+	if kv := w.get(w.pool(), "blue", "gone"); kv != nil {
+		t.Errorf("what was deleted is back: %+v", kv)
 	}
 }
 

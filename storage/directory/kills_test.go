@@ -445,9 +445,9 @@ func TestSetBack(t *testing.T) {
 	w.put(w.pool(), "blue", "k", "v", 0)
 }
 
-// TestRefused: what cannot move alone is refused before anything is done.
-func TestRefused(t *testing.T) {
-	w := newWorld(t, of(dbtest.SQLite)...)
+// joined makes the store "blue" in the database "a", which keeps its leases in the store "other".
+func (w *world) joined() {
+	w.Helper()
 	for _, name := range []string{"blue", "other"} {
 		_, err := w.d.Create(w.ctx, name, "a")
 		w.must(err)
@@ -459,6 +459,12 @@ func TestRefused(t *testing.T) {
 	_, err = database.EngineFor(s, "leases", "/registry", "/registry/leases/")
 	w.must(err)
 	w.must(s.Close())
+}
+
+// TestRefused: what cannot move alone is refused before anything is done.
+func TestRefused(t *testing.T) {
+	w := newWorld(t, of(dbtest.SQLite)...)
+	w.joined()
 	for _, name := range []string{"blue", "other"} {
 		if _, err := w.d.MoveTo(w.ctx, name, "b", MoveOptions{}); err == nil ||
 			!strings.Contains(err.Error(), "rowkeeper stores move leases --to blue") {
@@ -466,12 +472,12 @@ func TestRefused(t *testing.T) {
 		}
 		w.row(name, Open, "a", 1)
 	}
-	_, err = w.d.Create(w.ctx, "red", "a")
+	_, err := w.d.Create(w.ctx, "red", "a")
 	w.must(err)
 	if _, err := w.d.MoveTo(w.ctx, "red", "nowhere", MoveOptions{}); err == nil {
 		t.Error("a move to a database without a URL")
 	}
-	c, err = w.databases.Config("b", "red")
+	c, err := w.databases.Config("b", "red")
 	w.must(err)
 	_, err = database.CreateStore(w.ctx, c)
 	w.must(err)

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"testing"
 )
 
 // plan is a run: everything that is done to the processes and to the database, in order. The seed
@@ -59,6 +60,17 @@ func (a action) String() string {
 		fmt.Fprintf(&b, ", Seed: %#x", a.Seed)
 	}
 	return b.String() + "}"
+}
+
+func (p plan) actions() []action { return p.Actions }
+
+func (p plan) with(actions []action) plan {
+	p.Actions = actions
+	return p
+}
+
+func (p plan) simulate(t *testing.T, keep bool) *stage {
+	return perform(t, keep, func(*testing.T) scene { return newWorld(p) })
 }
 
 // GoTest is a test that repeats the plan.

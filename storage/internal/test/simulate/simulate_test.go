@@ -28,59 +28,55 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// simulate carries out a plan.
-func simulate(t *testing.T, p plan, keep bool) (w *world) {
+// scene is a world in which a run is under way.
+type scene interface {
+	on() *stage
+	run()
+}
+
+// planned is a plan of runs.
+type planned[P any] interface {
+	actions() []action
+	// with is the plan with other actions.
+	with(actions []action) P
+	// simulate carries it out. keep keeps the trace.
+	simulate(t *testing.T, keep bool) *stage
+	GoTest(name string) string
+}
+
+// perform carries out a run in a bubble.
+func perform(t *testing.T, keep bool, begin func(t *testing.T) scene) (s *stage) {
 	synctest.Test(t, func(t *testing.T) {
-		w = newWorld(p)
-		w.keep = keep
+		w := begin(t)
+		s = w.on()
+		s.keep = keep
 		began := time.Now()
 		w.run()
-		w.report.Runs, w.report.Turns, w.report.Time = 1, w.turns.now(), time.Since(began)
+		s.report.Runs, s.report.Turns, s.report.Time = 1, s.turns.now(), time.Since(began)
 	})
-	return w
+	return s
 }
 
 // repeat carries out a plan that has failed once.
 //
 //nolint:unused // the tests that a failing run prints call it
-func repeat(t *testing.T, p plan) {
+func repeat[P planned[P]](t *testing.T, p P) {
 	t.Helper()
 	cryptotest.SetGlobalRandom(t, 1)
-	w := simulate(t, p, true)
+	s := p.simulate(t, true)
 	if testing.Verbose() {
-		fmt.Println(strings.Join(w.trace, "\n"))
+		fmt.Println(strings.Join(s.trace, "\n"))
 	}
-	if v := w.judge.violation; v != nil {
-		t.Errorf("%s\n%s", v, strings.Join(w.trace, "\n"))
+	if v := s.violation(); v != nil {
+		t.Errorf("%s\n%s", v, strings.Join(s.trace, "\n"))
 	}
 }
 
 // TestSimulation makes runs from seeds, and shortens the first that fails.
-func TestSimulation(t *testing.T) {
-	fromSeeds(t, *runs, func(s uint64) (report, *violation) {
-		w := simulate(t, newPlan(s), false)
-		return w.report, w.judge.violation
-	}, func(s uint64, v violation) {
-		short := newPlan(s)
-		try := func(actions []action) *violation {
-			q := short
-			q.Actions = actions
-			return simulate(t, q, false).judge.violation
-		}
-		short.Actions, v = shrink(t, short.Actions, v, try)
-		t.Logf("%s\n%s", &v, short.GoTest("Found"))
-		for range 5 {
-			if w := simulate(t, short, true); w.judge.violation != nil {
-				w.tell(t)
-				break
-			}
-		}
-	})
-}
+func TestSimulation(t *testing.T) { fromSeeds(t, *runs, newPlan) }
 
-// fromSeeds makes runs until one fails, and then calls failed.
-func fromSeeds(t *testing.T, runs int, run func(seed uint64) (report, *violation),
-	failed func(seed uint64, v violation)) {
+// fromSeeds makes runs until one fails, and shortens that one.
+func fromSeeds[P planned[P]](t *testing.T, runs int, newPlan func(seed uint64) P) {
 	first := *seed
 	if first == 0 {
 		first = uint64(time.Now().UnixNano())
@@ -92,15 +88,15 @@ func fromSeeds(t *testing.T, runs int, run func(seed uint64) (report, *violation
 		if *budget == 0 && n == uint64(runs) || *budget > 0 && time.Since(began) > *budget {
 			break
 		}
-		s := first + n
-		cryptotest.SetGlobalRandom(t, s)
-		r, v := run(s)
-		total.add(r)
-		if v != nil {
-			t.Errorf("seed %d (-sim.seed %d -sim.runs 1): %s", s, s, v)
+		seed := first + n
+		cryptotest.SetGlobalRandom(t, seed)
+		s := newPlan(seed).simulate(t, false)
+		total.add(s.report)
+		if v := s.violation(); v != nil {
+			t.Errorf("seed %d (-sim.seed %d -sim.runs 1): %s", seed, seed, v)
 			t.Logf("found after %d runs and %d operations", total.Runs, total.Operations)
 			if !*whole {
-				failed(s, *v)
+				shorten(t, newPlan(seed), *v)
 			}
 			return
 		}
@@ -110,6 +106,21 @@ func fromSeeds(t *testing.T, runs int, run func(seed uint64) (report, *violation
 		}
 	}
 	t.Logf("seeds from %d: %s in %s", first, total, time.Since(began).Round(time.Millisecond))
+}
+
+// shorten leaves out of a plan what the violation does not need, and prints the rest as a test.
+func shorten[P planned[P]](t *testing.T, p P, v violation) {
+	actions, v := shrink(t, p.actions(), v, func(actions []action) *violation {
+		return p.with(actions).simulate(t, false).violation()
+	})
+	p = p.with(actions)
+	t.Logf("%s\n%s", &v, p.GoTest("Found"))
+	for range 5 {
+		if s := p.simulate(t, true); s.violation() != nil {
+			s.tell(t)
+			break
+		}
+	}
 }
 
 // tell shows the last steps of a run.
@@ -204,7 +215,7 @@ func TestRepeatable(t *testing.T) {
 		p := newPlan(r.Uint64())
 		hash := func() uint64 {
 			cryptotest.SetGlobalRandom(t, 1)
-			return simulate(t, p, true).report.Hash
+			return p.simulate(t, true).report.Hash
 		}
 		if one, again := hash(), hash(); one == again {
 			same++

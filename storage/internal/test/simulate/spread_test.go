@@ -9,15 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/cryptotest"
-	"testing/synctest"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/directory"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// spreadRuns is how many runs of spread stores there are for each four of one database.
+// spreadRuns is for how many runs of one database there is one of spread stores.
 const spreadRuns = 4
 
 // The world of spread stores: names, of which each is in one of the databases, as the directory
@@ -42,7 +40,7 @@ type spreadPlan struct {
 
 // GoTest is a test that repeats the plan.
 func (p spreadPlan) GoTest(name string) string {
-	return fmt.Sprintf("func Test%s(t *testing.T) {\n\trepeatSpread(t, spreadPlan{Kinds: %#v, Window: %t, "+
+	return fmt.Sprintf("func Test%s(t *testing.T) {\n\trepeat(t, spreadPlan{Kinds: %#v, Window: %t, "+
 		"Actions: []action{\n", name, p.Kinds, p.Window) + asGo(p.Actions)
 }
 
@@ -152,7 +150,7 @@ func newSpread(t *testing.T, p spreadPlan) *spread {
 	w.stage.begin()
 	w.judge.begin(w)
 	w.record = w.judge.record
-	w.found = func() bool { return w.judge.violation != nil }
+	w.violation, w.violate = func() *violation { return w.judge.violation }, w.judge.violate
 	var lines strings.Builder
 	for i, name := range databaseNames {
 		fmt.Fprintf(&lines, "%s sim:%s\n", name, name)
@@ -304,22 +302,10 @@ func (w *spread) begin() {
 // run carries out the plan, repairs everything, and looks whether all is well.
 func (w *spread) run() {
 	w.begin()
-	for i := range w.plan.Actions {
-		a := &w.plan.Actions[i]
-		w.settle()
-		if w.found() {
-			break
-		}
-		w.turns.next()
-		w.log("do %s", *a)
-		w.act(a)
-		r := rand.New(rand.NewPCG(a.Seed, 3))
-		for range a.Then {
-			w.turn(r)
-			w.failing(r)
-		}
-	}
-	w.settle()
+	w.carryOut(w.plan.Actions, w.act, func(r *rand.Rand) {
+		w.turn(r)
+		w.failing(r)
+	})
 	if !w.found() {
 		w.heal()
 	}
@@ -427,31 +413,13 @@ func (w *spread) failing(r *rand.Rand) {
 	}
 }
 
-// request has a process carry out something in the end, again until it succeeds.
+// request is stage.request with a minute for each try.
 func (w *spread) request(m *member, what string, f func(context.Context, *member) error) {
-	if w.found() {
-		return
-	}
-	var err error
-	for range 20 {
-		ended := false
-		w.busy++
-		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			e := f(ctx, m)
-			w.later(what, func() { w.busy--; err, ended = e, true })
-		}()
-		if !w.drive(func() bool { return ended }) {
-			w.judge.violate("liveness", "%s of process %d does not end", what, m.id)
-		}
-		if w.found() || err == nil {
-			return
-		}
-		again := time.Now().Add(time.Second)
-		w.drive(func() bool { return time.Now().After(again) })
-	}
-	w.judge.violate("liveness", "%s of process %d fails for ever: %v", what, m.id, err)
+	w.stage.request(m.id, what, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		return f(ctx, m)
+	}, func(error) {})
 }
 
 // heal repairs everything. Then what is in hand has to end, and all front ends have to work.
@@ -526,75 +494,29 @@ func (m *member) finish(ctx context.Context, name string, undo bool) error {
 	return err
 }
 
-// end ends everything that is still there, so that the bubble can end.
+// end ends everything that is still there.
 func (w *spread) end() {
 	violation := w.judge.violation
 	for _, m := range w.members {
 		m.paused = false
 		m.kill()
 	}
-	for idle := 0; idle < 3; {
-		w.settle()
-		ready := w.ready()
-		for _, st := range ready {
-			w.release(st, st.c.broken(errors.New("the end")))
-			w.settle()
-		}
-		if len(ready) == 0 {
-			<-time.After(10 * time.Second)
-			if w.busy == 0 {
-				idle++
-			}
-		}
-	}
+	w.finish()
 	if violation != nil {
 		w.judge.violation = violation
 	}
 }
 
-// simulateSpread carries out a plan.
-func simulateSpread(t *testing.T, p spreadPlan, keep bool) (w *spread) {
-	synctest.Test(t, func(t *testing.T) {
-		w = newSpread(t, p)
-		w.keep = keep
-		began := time.Now()
-		w.run()
-		w.report.Runs, w.report.Turns, w.report.Time = 1, w.turns.now(), time.Since(began)
-	})
-	return w
+func (p spreadPlan) actions() []action { return p.Actions }
+
+func (p spreadPlan) with(actions []action) spreadPlan {
+	p.Actions = actions
+	return p
 }
 
-// repeatSpread carries out a plan that has failed once.
-//
-//nolint:unused // the tests that a failing run prints call it
-func repeatSpread(t *testing.T, p spreadPlan) {
-	t.Helper()
-	cryptotest.SetGlobalRandom(t, 1)
-	w := simulateSpread(t, p, true)
-	if v := w.judge.violation; v != nil {
-		t.Errorf("%s\n%s", v, strings.Join(w.trace, "\n"))
-	}
+func (p spreadPlan) simulate(t *testing.T, keep bool) *stage {
+	return perform(t, keep, func(t *testing.T) scene { return newSpread(t, p) })
 }
 
 // TestSpread makes runs of spread stores from seeds, and shortens the first that fails.
-func TestSpread(t *testing.T) {
-	fromSeeds(t, max(*runs/spreadRuns, 1), func(s uint64) (report, *violation) {
-		w := simulateSpread(t, newSpreadPlan(s), false)
-		return w.report, w.judge.violation
-	}, func(s uint64, v violation) {
-		short := newSpreadPlan(s)
-		try := func(actions []action) *violation {
-			q := short
-			q.Actions = actions
-			return simulateSpread(t, q, false).judge.violation
-		}
-		short.Actions, v = shrink(t, short.Actions, v, try)
-		t.Logf("%s\n%s", &v, short.GoTest("Found"))
-		for range 5 {
-			if w := simulateSpread(t, short, true); w.judge.violation != nil {
-				w.tell(t)
-				break
-			}
-		}
-	})
-}
+func TestSpread(t *testing.T) { fromSeeds(t, max(*runs/spreadRuns, 1), newSpreadPlan) }

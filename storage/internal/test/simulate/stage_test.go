@@ -24,11 +24,13 @@ import (
 // change themselves, is protected by mu, or is atomic.
 type stage struct {
 	servers []*server
-	// record looks at what has happened, when nothing moves. found tells whether a violation was
-	// found, and earlier returns what a standby has that is so many versions behind.
-	record  func()
-	found   func() bool
-	earlier func(n int) memdb.Version
+	// record looks at what has happened, when nothing moves. violation is what the judge has found,
+	// nil for nothing, and violate tells it of one. earlier returns what a standby has that is so many
+	// versions behind.
+	record    func()
+	violation func() *violation
+	violate   func(rule, format string, args ...any)
+	earlier   func(n int) memdb.Version
 	// turns counts the steps.
 	turns turns
 	// faults wait for the next call that they fit.
@@ -50,6 +52,77 @@ type stage struct {
 func (w *stage) begin(servers ...*server) {
 	w.servers, w.arrivals = servers, map[string]int{}
 	w.report.Kinds, w.report.Pairs = map[string]int{}, map[[2]string]bool{}
+}
+
+// on is the stage of a world.
+func (w *stage) on() *stage { return w }
+
+// found tells whether there was a violation.
+func (w *stage) found() bool { return w.violation() != nil }
+
+// carryOut does one action after the other, each with its steps, until there is a violation.
+func (w *stage) carryOut(actions []action, act func(*action), turn func(*rand.Rand)) {
+	for i := range actions {
+		a := &actions[i]
+		w.settle()
+		if w.found() {
+			break
+		}
+		w.turns.next()
+		w.log("do %s", *a)
+		act(a)
+		r := rand.New(rand.NewPCG(a.Seed, 3))
+		for range a.Then {
+			turn(r)
+		}
+	}
+	w.settle()
+}
+
+// request has a process carry out something in the end, again until it succeeds. failed is told of
+// the errors.
+func (w *stage) request(id int, what string, do func() error, failed func(error)) {
+	if w.found() {
+		return
+	}
+	var err error
+	for range 20 {
+		ended := false
+		w.busy++
+		go func() {
+			e := do()
+			w.later(what, func() { w.busy--; err, ended = e, true })
+		}()
+		if !w.drive(func() bool { return ended }) {
+			w.violate("liveness", "%s of process %d does not end", what, id)
+		}
+		if w.found() || err == nil {
+			return
+		}
+		failed(err)
+		again := time.Now().Add(time.Second)
+		w.drive(func() bool { return time.Now().After(again) })
+	}
+	w.violate("liveness", "%s of process %d fails for ever: %v", what, id, err)
+}
+
+// finish lets all calls that are under way fail, until nobody makes one any more, so that the
+// bubble can end.
+func (w *stage) finish() {
+	for idle := 0; idle < 3; {
+		w.settle()
+		ready := w.ready()
+		for _, st := range ready {
+			w.release(st, st.c.broken(errors.New("the end")))
+			w.settle()
+		}
+		if len(ready) == 0 {
+			<-time.After(10 * time.Second)
+			if w.busy == 0 {
+				idle++
+			}
+		}
+	}
 }
 
 // report counts.

@@ -3,7 +3,6 @@ package simulate
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -27,7 +26,7 @@ func newWorld(p plan) *world {
 	w := &world{plan: p, s: newServer("sim", p.Kind, p.Relaxed)}
 	w.stage.begin(w.s)
 	w.record, w.earlier = w.judge.record, w.judge.earlier
-	w.found = func() bool { return w.judge.violation != nil }
+	w.violation, w.violate = func() *violation { return w.judge.violation }, w.judge.violate
 	w.s.begun, w.s.wrote, w.s.announce = w.begun, w.wrote, w.announce
 	w.judge.begin(w)
 	for i := range p.Processes {
@@ -57,22 +56,8 @@ func (w *world) run() {
 	}); n++ {
 		w.turn(r)
 	}
-	for i := range w.plan.Actions {
-		a := &w.plan.Actions[i]
-		w.settle()
-		if w.judge.violation != nil {
-			break
-		}
-		w.turns.next()
-		w.log("do %s", *a)
-		w.act(a)
-		r := rand.New(rand.NewPCG(a.Seed, 3))
-		for range a.Then {
-			w.turn(r)
-		}
-	}
-	w.settle()
-	if w.judge.violation == nil {
+	w.carryOut(w.plan.Actions, w.act, w.turn)
+	if !w.found() {
 		w.heal()
 	}
 	w.end()
@@ -87,30 +72,10 @@ func (w *world) close(s *mvcc.Engine) {
 	}()
 }
 
-// request has a process carry out something in the end, again until it succeeds.
+// request is stage.request with the store of a process.
 func (w *world) request(p *process, what string, f func(context.Context, *mvcc.Engine) error) {
-	if w.judge.violation != nil {
-		return
-	}
-	var err error
-	for range 20 {
-		ended := false
-		w.busy++
-		go func() {
-			e := f(context.Background(), p.store)
-			w.later(what, func() { w.busy--; err, ended = e, true })
-		}()
-		if !w.drive(func() bool { return ended }) {
-			w.judge.violate("liveness", "%s of process %d does not end", what, p.id)
-		}
-		if w.judge.violation != nil || err == nil {
-			return
-		}
-		w.judge.allowed(what, err)
-		again := time.Now().Add(time.Second)
-		w.drive(func() bool { return time.Now().After(again) })
-	}
-	w.judge.violate("liveness", "%s of process %d fails for ever: %v", what, p.id, err)
+	w.stage.request(p.id, what, func() error { return f(context.Background(), p.store) },
+		func(err error) { w.judge.allowed(what, err) })
 }
 
 // heal repairs everything. Then all processes have to work, and to know the same.
@@ -190,27 +155,14 @@ func (w *world) heal() {
 	}
 }
 
-// end ends everything that is still there, so that the bubble can end.
+// end ends everything that is still there.
 func (w *world) end() {
 	violation := w.judge.violation
 	for _, p := range w.processes {
 		p.paused = false
 		p.kill()
 	}
-	for idle := 0; idle < 3; {
-		w.settle()
-		ready := w.ready()
-		for _, st := range ready {
-			w.release(st, st.c.broken(errors.New("the end")))
-			w.settle()
-		}
-		if len(ready) == 0 {
-			<-time.After(10 * time.Second)
-			if w.busy == 0 {
-				idle++
-			}
-		}
-	}
+	w.finish()
 	if w.judge.violation == nil {
 		w.judge.watches()
 	}
