@@ -24,9 +24,9 @@ import (
 // change themselves, is protected by mu, or is atomic.
 type stage struct {
 	servers []*server
-	// record looks at what has happened, when nothing moves. violation is what the judge has found,
-	// nil for nothing, and violate tells it of one. earlier returns what a standby has that is so many
-	// versions behind.
+	// record looks at what has happened, when nothing moves. violation is what the judge has
+	// found, nil for nothing, and violate tells it of one. earlier returns what a standby has that
+	// is so many versions behind.
 	record    func()
 	violation func() *violation
 	violate   func(rule, format string, args ...any)
