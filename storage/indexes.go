@@ -146,6 +146,10 @@ func (r *objectStore) entriesUnder(in []*contract.Index, obj runtime.Object) (fo
 			found = append(found, contract.UnknownEntry(d.ID))
 			continue
 		}
+		if d.Name == ownersIndex {
+			found = append(found, ownerEntries(d.ID, accessor.GetOwnerReferences())...)
+			continue
+		}
 		if d.Name == createdIndex {
 			// Times of one zone sort as texts do.
 			created := accessor.GetCreationTimestamp().UTC().Format(time.RFC3339)
@@ -441,7 +445,8 @@ func (s *cachedStore) listByIndex(ctx context.Context, key string, opts apistora
 }
 
 // Index is an index of a resource. Its name is label: and the key of a label, field: and a field by
-// which the objects can be selected, or created, for the time of their creation.
+// which the objects can be selected, or created, for the time of their creation. One that is called
+// owners is for the garbage collector; see [Store.IndexOwners].
 type Index struct {
 	Resource schema.GroupResource
 	Name     string

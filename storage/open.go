@@ -103,6 +103,7 @@ type Store struct {
 	decoders eventDecoders
 	// directories says which codec writes where.
 	directories directories
+	large       largeResources
 	turns       turns
 }
 

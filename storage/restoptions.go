@@ -123,6 +123,7 @@ func NewRESTOptionsGetter(store *Store, o RESTOptions) (*RESTOptionsGetter, erro
 	if o.MaxUnpagedList == 0 {
 		o.MaxUnpagedList = DefaultMaxUnpagedList
 	}
+	store.large.name(o.WatchCacheDisabledFor)
 	return &RESTOptionsGetter{store: store, options: o}, nil
 }
 
@@ -238,6 +239,13 @@ func (g *RESTOptionsGetter) uncached(config *storagebackend.ConfigForResource,
 		return nil, nil, err
 	}
 	resource.maxUnpaged = max(g.options.MaxUnpagedList, 0)
+	if slices.Contains(g.options.WatchCacheDisabledFor, config.GroupResource) {
+		leave, end := g.store.large.add(resource), destroy
+		destroy = func() {
+			leave()
+			end()
+		}
+	}
 	return fromDatabase{badRequests{resource, resourcePrefix}}, destroy, nil
 }
 

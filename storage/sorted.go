@@ -172,6 +172,10 @@ func placeOf(row contract.IndexRow) *sortedPlace {
 
 // index returns the index that is to be used, and the generation of the declarations.
 func (p *sortedPage) index(ctx context.Context) (*contract.Index, int64, error) {
+	if p.by.By == ownersIndex { // an object may have several
+		return nil, 0, apierrors.NewBadRequest(fmt.Sprintf("%s cannot be sorted by owners",
+			resourceName(p.r.name)))
+	}
 	for _, x := range []func() (*contract.Indexes, error){
 		func() (*contract.Indexes, error) { return p.r.mvcc.Indexes(), nil },
 		// This server may hear of it late.

@@ -17,6 +17,7 @@
 //   - users.go: faults of the rows that say who has written.
 //   - moved.go: faults of moves between databases, for the simulation of several of them, which makes
 //     a quarter of the runs.
+//   - collected.go: faults of the garbage collector, with kinds that are too large for its graph.
 //
 // Tests end at the first that fails. Before, they have to pass without a fault.
 //
@@ -136,7 +137,7 @@ func all() []mutant {
 		m.file, m.in, m.tests = "storage/internal/"+m.file, simulation, cmp.Or(m.tests, one)
 		list = append(list, m)
 	}
-	return slices.Concat(list, storage, drivers, quotas, users, moved)
+	return slices.Concat(list, storage, drivers, quotas, users, moved, collected)
 }
 
 const simulation = "storage/internal/test/simulate"

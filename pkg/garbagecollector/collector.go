@@ -33,6 +33,9 @@ type Options struct {
 	Lock resourcelock.Interface
 	// LeaseDuration is how long a replica that is gone keeps the lock. Default: 15 s.
 	LeaseDuration time.Duration
+	// Database finds the dependents of kinds that are too large for memory. Without one the graph
+	// has the objects of all kinds.
+	Database Database
 }
 
 // Collector collects garbage. See the package documentation.
@@ -127,6 +130,7 @@ func (c *Collector) collect(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer t.queue.ShutDown()
+	defer t.owners.ShutDown()
 	running.Go(func() { t.discover(ctx, &running) })
 	if !t.filled(ctx) {
 		return
@@ -134,6 +138,12 @@ func (c *Collector) collect(ctx context.Context) {
 	for range workers {
 		running.Go(func() {
 			for t.next(ctx) {
+			}
+		})
+	}
+	for range recruiters {
+		running.Go(func() {
+			for t.nextOwner(ctx) {
 			}
 		})
 	}

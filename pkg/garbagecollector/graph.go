@@ -59,6 +59,12 @@ func (o *object) orphaning() bool {
 	return o.deleted && slices.Contains(o.finalizers, metav1.FinalizerOrphanDependents)
 }
 
+// begins tells whether the object begins to wait for its dependents.
+func (o *object) begins(before *object) bool {
+	return o.foreground() && (before == nil || !before.foreground()) ||
+		o.orphaning() && (before == nil || !before.orphaning())
+}
+
 // sameState tells whether an object is the same as before for all that the graph says.
 func (o *object) sameState(before *object) bool {
 	return o.identity == before.identity && o.resource == before.resource &&
@@ -96,7 +102,15 @@ type graph struct {
 	dependents, blockers index
 	// of are the objects by resource.
 	of map[schema.GroupVersionResource]sets.Set[types.UID]
+	// large are the resources that have too many objects: see passes. wanted are those of their
+	// objects that are to be looked at.
+	large  sets.Set[schema.GroupVersionResource]
+	wanted sets.Set[types.UID]
 }
+
+// passes tells whether an object is in the graph only while a worker has something to do with it.
+// Of large kinds, only what waits to be gone stays.
+func (g *graph) passes(o *object) bool { return g.large.Has(o.resource) && !o.deleted }
 
 // index are sets of objects, none of which is empty.
 type index map[types.UID]sets.Set[types.UID]
@@ -116,7 +130,8 @@ func (i index) remove(key, value types.UID) {
 
 func newGraph() *graph {
 	return &graph{objects: map[types.UID]*object{}, dependents: index{}, blockers: index{},
-		of: map[schema.GroupVersionResource]sets.Set[types.UID]{}}
+		of:    map[schema.GroupVersionResource]sets.Set[types.UID]{},
+		large: sets.New[schema.GroupVersionResource](), wanted: sets.New[types.UID]()}
 }
 
 // observe takes an object as it is now, and returns what has to be looked at.
@@ -144,8 +159,7 @@ func (g *graph) observe(o *object) sets.Set[types.UID] {
 	}
 	dependents := g.dependents[o.uid]
 	switch {
-	case o.foreground() && (before == nil || !before.foreground()),
-		o.orphaning() && (before == nil || !before.orphaning()):
+	case o.begins(before):
 		look = look.Union(dependents)
 	case before == nil || before.identity != o.identity:
 		// A dependent that was there first may mean another object.
@@ -225,6 +239,8 @@ func (g *graph) standing(o *object, ref *metav1.OwnerReference) standing {
 		return unsure
 	case owner.foreground():
 		return waiting
+	case g.passes(owner):
+		return unsure // it was there when it was read, and the watch may have told already that it went
 	}
 	return present
 }
@@ -240,12 +256,16 @@ func (g *graph) means(o, owner *object) bool {
 // dependents. One that waits for this owner in turn is none, since both would wait for ever.
 func (g *graph) blocked(owner *object) bool {
 	for uid := range g.blockers[owner.uid] {
-		d := g.objects[uid]
-		if g.means(d, owner) && !(d.foreground() && g.waitsFor(d, owner)) {
+		if g.blocks(g.objects[uid], owner) {
 			return true
 		}
 	}
 	return false
+}
+
+// blocks tells whether an owner waits for a dependent whose reference blocks its deletion.
+func (g *graph) blocks(d, owner *object) bool {
+	return g.means(d, owner) && !(d.foreground() && g.waitsFor(d, owner))
 }
 
 // waitsFor tells whether an object that is deleted in the foreground waits for another one, over

@@ -41,8 +41,12 @@ type watched struct {
 	kind     schema.GroupKind
 	since    time.Time
 	stop     context.CancelFunc
-	synced   chan struct{} // closed when all objects are in the graph
+	synced   chan struct{} // closed when all objects are in the graph, or large and watched
 	once     sync.Once
+	// late says that others were watched before, which may have missed what became of its objects.
+	late bool
+	// again is signalled when all objects of a large kind have to be looked at once more.
+	again chan struct{}
 }
 
 var _ cache.ReflectorStore = &watched{}
@@ -109,6 +113,15 @@ func (w *watched) definitionsChanged() {
 
 // follow watches the resource until the context ends.
 func (w *watched) follow(ctx context.Context) {
+	if w.isLarge(ctx) {
+		w.followLarge(ctx)
+	} else {
+		w.followAll(ctx)
+	}
+}
+
+// followAll keeps all objects in the graph.
+func (w *watched) followAll(ctx context.Context) {
 	objects := w.metadata.Resource(w.resource)
 	list := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -197,9 +210,11 @@ func (t *term) update(ctx context.Context, running *sync.WaitGroup) error {
 		if _, still := now.watched[resource]; !still {
 			w.stop()
 			delete(t.watched, resource)
+			t.graph.large.Delete(resource)
 			// Its objects may still be stored, and are not absent.
 			for uid := range t.graph.of[resource] {
 				_, look := t.graph.forget(resource, uid)
+				t.graph.wanted.Delete(uid)
 				t.enqueue(look)
 			}
 		}
@@ -210,7 +225,7 @@ func (t *term) update(ctx context.Context, running *sync.WaitGroup) error {
 		}
 		following, stop := context.WithCancel(ctx)
 		w := &watched{term: t, resource: resource, kind: kind, stop: stop, since: time.Now(),
-			synced: make(chan struct{})}
+			synced: make(chan struct{}), again: make(chan struct{}, 1), late: t.served != nil}
 		t.watched[resource] = w
 		running.Go(func() { w.follow(following) })
 	}

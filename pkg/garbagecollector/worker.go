@@ -40,6 +40,10 @@ type term struct {
 	*Collector
 	queue  workqueue.TypedRateLimitingInterface[types.UID]
 	events record.EventRecorder
+	// owners are those whose dependents of large kinds have to be looked at.
+	owners workqueue.TypedRateLimitingInterface[types.UID]
+	// worked is signalled when a worker has looked at an object.
+	worked chan struct{}
 
 	// gone are owners that were seen to go. A restore may bring them back, so none of them is
 	// taken to be absent for that alone. One that was seen again is forgotten.
@@ -53,6 +57,8 @@ type term struct {
 	graph *graph
 	// parked are objects with an owner of a kind that is not served.
 	parked sets.Set[types.UID]
+	// unproven are objects that are in the graph, and may be gone without an event to come.
+	unproven sets.Set[types.UID]
 	// served is what is served, and discoveries how often that has changed.
 	served      *served
 	discoveries int
@@ -60,36 +66,93 @@ type term struct {
 }
 
 func newTerm(c *Collector) *term {
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](firstRetry, lastRetry)
+	queue := func() workqueue.TypedRateLimitingInterface[types.UID] {
+		return workqueue.NewTypedRateLimitingQueue(workqueue.
+			NewTypedItemExponentialFailureRateLimiter[types.UID](firstRetry, lastRetry))
+	}
 	return &term{Collector: c, graph: newGraph(), parked: sets.New[types.UID](),
-		queue: workqueue.NewTypedRateLimitingQueue(limiter),
-		gone:  lru.New(remembered), changed: make(chan struct{}, 1), first: make(chan struct{}),
+		unproven: sets.New[types.UID](), queue: queue(), owners: queue(),
+		worked: make(chan struct{}, 1),
+		gone:   lru.New(remembered), changed: make(chan struct{}, 1), first: make(chan struct{}),
 		watched: map[schema.GroupVersionResource]*watched{}}
 }
 
 // observe takes an object as a watch tells it.
 func (t *term) observe(o *object) {
 	t.mu.Lock()
-	look := t.graph.observe(o)
+	defer t.mu.Unlock()
 	t.gone.Remove(o.identity)
-	t.mu.Unlock()
+	t.take(o)
+}
+
+// take puts an object into the graph. Of a large kind, it stays there only if there is something to
+// do with it. The caller has the lock.
+func (t *term) take(o *object) {
+	before := t.graph.objects[o.uid]
+	look := t.graph.observe(o)
+	if t.graph.passes(o) && !look.Has(o.uid) && (before == nil || !t.graph.passes(before)) {
+		t.graph.unlink(o)
+	}
 	t.enqueue(look)
+	if o.begins(before) {
+		t.recruit(o.uid)
+	}
 }
 
 // forget takes away an object that was deleted.
 func (t *term) forget(resource schema.GroupVersionResource, uid types.UID) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drop(resource, uid)
+}
+
+// departed takes away an object that was deleted, which the graph need not have.
+func (t *term) departed(o *object) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.graph.objects[o.uid] == nil {
+		t.graph.link(o)
+	}
+	t.drop(o.resource, o.uid)
+}
+
+// drop is forget for a caller that has the lock.
+func (t *term) drop(resource schema.GroupVersionResource, uid types.UID) {
 	o, look := t.graph.forget(resource, uid)
-	t.parked.Delete(uid)
-	if o != nil && (o.orphans || len(look) > 0) {
+	if o == nil {
+		return
+	}
+	for _, in := range []sets.Set[types.UID]{t.parked, t.unproven, t.graph.wanted} {
+		in.Delete(uid)
+	}
+	if o.orphans || len(look) > 0 || t.graph.large.Len() > 0 {
 		t.gone.Add(o.identity, o)
 	}
-	t.mu.Unlock()
+	t.enqueue(look)
+	t.recruit(uid)
+}
+
+// release takes an object of a large kind out of the graph when there is nothing more to do with
+// it. It does not if the object was put into the queue again meanwhile.
+func (t *term) release(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.graph.objects[uid]
+	if o == nil || !t.graph.passes(o) || t.graph.wanted.Has(uid) || t.parked.Has(uid) {
+		return
+	}
+	t.graph.unlink(o)
+	look := sets.New[types.UID]()
+	t.graph.freed(o, look)
 	t.enqueue(look)
 }
 
+// enqueue has objects looked at. The caller has the lock.
 func (t *term) enqueue(look sets.Set[types.UID]) {
 	for uid := range look {
+		if o := t.graph.objects[uid]; o != nil && t.graph.passes(o) {
+			t.graph.wanted.Insert(uid)
+		}
 		t.queue.Add(uid)
 	}
 }
@@ -112,6 +175,11 @@ func (t *term) next(ctx context.Context) bool {
 		t.queue.AddRateLimited(uid)
 	default:
 		t.queue.Forget(uid)
+		t.release(uid)
+	}
+	select {
+	case t.worked <- struct{}{}:
+	default:
 	}
 	return true
 }
@@ -122,10 +190,14 @@ func (t *term) look(ctx context.Context, uid types.UID) (done bool, err error) {
 	t.mu.Lock()
 	v, known := t.graph.view(uid)
 	t.parked.Delete(uid)
+	t.graph.wanted.Delete(uid)
 	mapper, discoveries := t.served.mapper, t.discoveries
 	t.mu.Unlock()
 	if !known {
 		return true, nil
+	}
+	if there, err := t.prove(ctx, v.object); !there {
+		return err == nil, err
 	}
 	for i := range v.owners {
 		if v.standings[i] == released || v.standings[i] == unsure && t.hasLeft(v.object, &v.owners[i]) {
@@ -149,6 +221,9 @@ func (t *term) look(ctx context.Context, uid types.UID) (done bool, err error) {
 		if v.dependents {
 			return true, nil
 		}
+		if more, err := t.hasDependents(ctx, v.uid); more || err != nil {
+			return false, err
+		}
 		return true, t.finalize(ctx, v.object, metav1.FinalizerOrphanDependents)
 	case v.foreground():
 		if !t.complete() {
@@ -156,6 +231,9 @@ func (t *term) look(ctx context.Context, uid types.UID) (done bool, err error) {
 		}
 		if v.blocked {
 			return true, nil
+		}
+		if more, err := t.isBlocked(ctx, v.object); more || err != nil {
+			return false, err
 		}
 		return true, t.finalize(ctx, v.object, metav1.FinalizerDeleteDependents)
 	case v.deleted:
@@ -184,11 +262,17 @@ func (t *term) judge(ctx context.Context, v view, mapper meta.RESTMapper,
 			return false, err
 		}
 		v.standings[i] = standing
-		if standing != absent && !t.knows(v.owners[i].UID) {
+		if standing != absent && !t.knows(v.owners[i].UID) && !t.tells(kindOf(&v.owners[i])) {
 			done = false // the watch has not told of it yet, and may never do
 		}
 		if standing == absent && v.elsewhere != nil && v.elsewhere.uid == v.owners[i].UID {
 			t.report(ctx, v.object, &v.owners[i])
+		}
+	}
+	if slices.Contains(v.standings, waiting) && !v.dependents {
+		var err error
+		if v.dependents, err = t.hasDependents(ctx, v.uid); err != nil {
+			return false, err
 		}
 	}
 	d := decide(v)

@@ -21,7 +21,7 @@ import (
 // does so. The database of a data directory has one server.
 func (m *standaloneMode) addCollector(server *genericapiserver.GenericAPIServer,
 	c *genericapiserver.RecommendedConfig, store *storage.Store) error {
-	var o garbagecollector.Options
+	o := garbagecollector.Options{Database: store}
 	release := func() {}
 	if !m.ownDatabase {
 		host, err := os.Hostname()

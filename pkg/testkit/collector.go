@@ -20,7 +20,7 @@ type collector struct {
 
 func (s *Instance) newCollector(stored *options.StorageOptions,
 	c *genericapiserver.RecommendedConfig) (*collector, error) {
-	var o garbagecollector.Options
+	o := garbagecollector.Options{Database: s.Store}
 	if s.replicas {
 		lock, release, err := garbagecollector.NewLock(stored, &c.Config, s.Store, rand.Text())
 		if err != nil {

@@ -27,7 +27,7 @@ var many = flag.Int("dependents", 0, "how many dependents TestMany has; 0 skips 
 
 // Upstream's collector passes the same cases as ours, but those in which it waits for ever.
 func TestUpstream(t *testing.T) {
-	collectortest.Run(t, startCluster(t, "").Admin, true)
+	collectortest.Run(t, startCluster(t, "").Admin, collectortest.Collector{Upstream: true})
 }
 
 // objects are ConfigMaps in the namespace default.
