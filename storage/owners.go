@@ -66,7 +66,9 @@ func (l *largeResources) name(resources []schema.GroupResource) {
 		l.stores = map[schema.GroupResource][]*objectStore{}
 	}
 	for _, r := range resources {
-		l.stores[r] = l.stores[r] // nil if there is none
+		if _, named := l.stores[r]; !named {
+			l.stores[r] = nil
+		}
 	}
 }
 

@@ -96,7 +96,7 @@ func (x *run) all(name string) {
 	if missing := found[0].Missing(p); missing != "" {
 		x.Skipf("%s is not installed", missing)
 	}
-	//nolint:usetesting // the servers run as other users, who could not enter the test's own directory
+	// The servers run as other users, who could not enter the test's own directory.
 	x.dir, err = os.MkdirTemp(os.Getenv("ROWKEEPER_TEST_LARGE_DIR"), "rowkeeper-large-*")
 	x.must(err)
 	x.Cleanup(func() { os.RemoveAll(x.dir) })
