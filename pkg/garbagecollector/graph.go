@@ -103,9 +103,10 @@ type graph struct {
 	// of are the objects by resource.
 	of map[schema.GroupVersionResource]sets.Set[types.UID]
 	// large are the resources that have too many objects: see passes. wanted are those of their
-	// objects that are to be looked at.
-	large  sets.Set[schema.GroupVersionResource]
-	wanted sets.Set[types.UID]
+	// objects that are to be looked at, and passing is how many of them are in the graph.
+	large   sets.Set[schema.GroupVersionResource]
+	wanted  sets.Set[types.UID]
+	passing int
 }
 
 // passes tells whether an object is in the graph only while a worker has something to do with it.
@@ -203,6 +204,9 @@ func (g *graph) freed(o *object, look sets.Set[types.UID]) {
 
 func (g *graph) link(o *object) {
 	g.objects[o.uid] = o
+	if g.passes(o) {
+		g.passing++
+	}
 	if g.of[o.resource] == nil {
 		g.of[o.resource] = sets.New[types.UID]()
 	}
@@ -218,6 +222,9 @@ func (g *graph) link(o *object) {
 
 func (g *graph) unlink(o *object) {
 	delete(g.objects, o.uid)
+	if g.passes(o) {
+		g.passing--
+	}
 	if g.of[o.resource].Delete(o.uid); len(g.of[o.resource]) == 0 {
 		delete(g.of, o.resource)
 	}

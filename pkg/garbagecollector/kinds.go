@@ -43,8 +43,6 @@ type watched struct {
 	stop     context.CancelFunc
 	synced   chan struct{} // closed when all objects are in the graph, or large and watched
 	once     sync.Once
-	// late says that others were watched before, which may have missed what became of its objects.
-	late bool
 	// again is signalled when all objects of a large kind have to be looked at once more.
 	again chan struct{}
 }
@@ -202,21 +200,14 @@ func (t *term) update(ctx context.Context, running *sync.WaitGroup) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.served != nil && now.kinds.Equal(t.served.kinds) && maps.Equal(now.watched,
+	if t.served != nil && !t.anew && now.kinds.Equal(t.served.kinds) && maps.Equal(now.watched,
 		t.served.watched) {
 		return nil
 	}
+	t.anew = false
 	for resource, w := range t.watched {
 		if _, still := now.watched[resource]; !still {
-			w.stop()
-			delete(t.watched, resource)
-			t.graph.large.Delete(resource)
-			// Its objects may still be stored, and are not absent.
-			for uid := range t.graph.of[resource] {
-				_, look := t.graph.forget(resource, uid)
-				t.graph.wanted.Delete(uid)
-				t.enqueue(look)
-			}
+			t.unwatch(w)
 		}
 	}
 	for resource, kind := range now.watched {
@@ -225,7 +216,7 @@ func (t *term) update(ctx context.Context, running *sync.WaitGroup) error {
 		}
 		following, stop := context.WithCancel(ctx)
 		w := &watched{term: t, resource: resource, kind: kind, stop: stop, since: time.Now(),
-			synced: make(chan struct{}), again: make(chan struct{}, 1), late: t.served != nil}
+			synced: make(chan struct{}), again: make(chan struct{}, 1)}
 		t.watched[resource] = w
 		running.Go(func() { w.follow(following) })
 	}
@@ -235,7 +226,28 @@ func (t *term) update(ctx context.Context, running *sync.WaitGroup) error {
 	t.served = now
 	t.discoveries++
 	t.enqueue(t.parked)
+	if t.parkedLarge {
+		t.parkedLarge = false
+		t.walkAgain(nil)
+	}
 	return nil
+}
+
+// unwatch ends the watching of a kind. Its objects may still be stored, and are not absent. The
+// caller has the lock.
+func (t *term) unwatch(w *watched) {
+	w.stop()
+	delete(t.watched, w.resource)
+	for uid := range t.graph.of[w.resource] {
+		_, look := t.graph.forget(w.resource, uid)
+		t.graph.wanted.Delete(uid)
+		t.unproven.Delete(uid)
+		t.enqueue(look)
+	}
+	if t.graph.large.Has(w.resource) {
+		t.graph.large.Delete(w.resource)
+		t.doubt(w)
+	}
 }
 
 // served is what discovery says.

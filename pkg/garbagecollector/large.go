@@ -3,6 +3,7 @@ package garbagecollector
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -34,13 +35,17 @@ type Database interface {
 const (
 	// pageSize is how many objects of a large kind are read at a time.
 	pageSize = 500
-	// queued is how many objects may wait for a worker before a walk waits for them, but no longer
-	// than walkPause for each page: some may be tried again for long.
-	queued    = 1_000
-	walkPause = time.Second
+	// queued is how many objects may wait for a worker, and kept how many of large kinds that are
+	// not being deleted may be in the graph, before those who look for more of them wait. An object
+	// that is being deleted may wait for one that is still to be found.
+	queued = 1_000
+	kept   = 10_000
+	// failing is how many owners may be tried again whose dependents could not be looked for.
+	// Beyond that, all objects are walked through when it is possible again.
+	failing = 1_000
 	// recruiters is how many owners have their dependents looked for at a time.
 	recruiters = 4
-	// watchAgain is how long a large kind waits after its list has failed.
+	// watchAgain is how long a large kind waits after its list or its watch has failed.
 	watchAgain = time.Second
 )
 
@@ -100,7 +105,7 @@ func (w *watched) followLarge(ctx context.Context) {
 		}
 		return events, err
 	}}
-	for gap := w.late; ctx.Err() == nil; {
+	for gap := false; ctx.Err() == nil; {
 		page, err := w.page(ctx, "")
 		var events *watchtools.RetryWatcher
 		if err == nil {
@@ -111,7 +116,9 @@ func (w *watched) followLarge(ctx context.Context) {
 			continue
 		}
 		if gap {
+			w.mu.Lock()
 			w.doubt(w)
+			w.mu.Unlock()
 		}
 		gap = true
 		w.once.Do(func() { close(w.synced) })
@@ -121,6 +128,7 @@ func (w *watched) followLarge(ctx context.Context) {
 		w.receive(ctx, events)
 		stop()
 		walker.Wait()
+		breathe(ctx)
 	}
 }
 
@@ -138,6 +146,10 @@ func (w *watched) postpone(ctx context.Context, err error) {
 		klog.FromContext(ctx).Info("The garbage collector cannot read a resource yet", "resource",
 			w.resource, "reason", err)
 	}
+	breathe(ctx)
+}
+
+func breathe(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(watchAgain):
@@ -146,7 +158,10 @@ func (w *watched) postpone(ctx context.Context, err error) {
 
 // receive takes what a watch tells, until that can tell no more.
 func (w *watched) receive(ctx context.Context, events *watchtools.RetryWatcher) {
-	defer events.Stop()
+	defer func() {
+		events.Stop()
+		<-events.Done()
+	}()
 	for {
 		select {
 		case <-ctx.Done():
@@ -156,16 +171,28 @@ func (w *watched) receive(ctx context.Context, events *watchtools.RetryWatcher) 
 				return
 			}
 			o := w.object(e.Object)
-			switch {
-			case o == nil || e.Type == watch.Bookmark:
+			if o == nil || e.Type == watch.Bookmark {
 				continue
-			case e.Type == watch.Deleted:
-				w.departed(o)
-			default:
-				w.observe(o)
 			}
+			w.tell(ctx, o, e.Type == watch.Deleted)
 			w.definitionsChanged()
 		}
+	}
+}
+
+// tell takes what the watch says of an object, unless the kind is not watched any more.
+func (w *watched) tell(ctx context.Context, o *object, deleted bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case ctx.Err() != nil:
+	case !deleted:
+		w.see(o)
+	default:
+		if w.graph.objects[o.uid] == nil {
+			w.graph.link(o) // so that it is known who depends on it
+		}
+		w.drop(o.resource, o.uid)
 	}
 }
 
@@ -214,49 +241,58 @@ func (w *watched) patiently(ctx context.Context, token string) *metav1.PartialOb
 	return nil
 }
 
-// pause waits until few objects wait for a worker, or for long.
+// pause waits while many objects wait for a worker, or many of large kinds cannot be done with.
 func (t *term) pause(ctx context.Context) {
-	timer := time.NewTimer(walkPause)
-	defer timer.Stop()
-	for t.queue.Len() > queued {
+	for waited := false; ; waited = true {
+		t.mu.Lock()
+		passing := t.graph.passing
+		t.mu.Unlock()
+		if t.queue.Len() <= queued && passing <= kept {
+			if waited {
+				t.signal() // somebody else may wait for the same
+			}
+			return
+		}
 		select {
 		case <-ctx.Done():
-			return
-		case <-timer.C:
 			return
 		case <-t.worked:
 		}
 	}
 }
 
-// consider takes an object as it was read, which may be long ago: a watch may have told more of it
-// already.
-func (t *term) consider(o *object) {
-	if o == nil {
-		return
+// signal tells that a worker has looked at an object.
+func (t *term) signal() {
+	select {
+	case t.worked <- struct{}{}:
+	default: // nobody has taken the last signal yet
 	}
+}
+
+// consider takes an object of a large kind as it was read, which may be long ago: a watch may have
+// told more of it already, or that it is gone. What is in the graph after that is read once more
+// before it is believed.
+func (t *term) consider(o *object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.graph.objects[o.uid] != nil {
-		t.enqueue(sets.New(o.uid))
-		return
+	if !t.graph.large.Has(o.resource) {
+		return // the kind is not watched any more, or not as a large one
 	}
-	t.take(o)
-	if o.deleted {
-		// It stays in the graph until a watch tells that it is gone, which it may have done.
+	if t.graph.objects[o.uid] == nil {
+		t.take(o)
+	}
+	if t.graph.objects[o.uid] != nil {
 		t.unproven.Insert(o.uid)
 		t.enqueue(sets.New(o.uid))
 	}
 }
 
-// doubt has everything looked at that may have lost an owner of a kind without an event, or that
-// may be gone itself.
+// doubt has everything looked at that may have changed, be gone or have lost an owner of a large
+// kind without an event. The caller has the lock.
 func (t *term) doubt(w *watched) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	look := sets.New[types.UID]()
 	for uid, o := range t.graph.objects {
-		if o.resource == w.resource && o.deleted {
+		if o.resource == w.resource {
 			t.unproven.Insert(uid)
 			look.Insert(uid)
 		}
@@ -267,18 +303,25 @@ func (t *term) doubt(w *watched) {
 		}
 	}
 	t.enqueue(look)
+	t.walkAgain(w)
+}
+
+// walkAgain has all objects of large kinds looked at, other than those of one, which may be nil. The
+// caller has the lock.
+func (t *term) walkAgain(but *watched) {
 	for resource := range t.graph.large {
-		if other := t.watched[resource]; other != w {
+		if w := t.watched[resource]; w != but {
 			select {
-			case other.again <- struct{}{}:
+			case w.again <- struct{}{}:
 			default: // it is about to
 			}
 		}
 	}
 }
 
-// prove finds out whether an object is still there, if that is in doubt.
-func (t *term) prove(ctx context.Context, o *object) (there bool, err error) {
+// prove reads an object of which the graph may know wrong, and tells whether it was right. If not,
+// the graph is now, and the object is looked at again, if there is one.
+func (t *term) prove(ctx context.Context, o *object) (right bool, err error) {
 	t.mu.Lock()
 	doubtful := t.unproven.Has(o.uid)
 	t.mu.Unlock()
@@ -289,14 +332,19 @@ func (t *term) prove(ctx context.Context, o *object) (there bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if now == nil {
-		t.forget(o.resource, o.uid)
+		t.drop(o.resource, o.uid)
 		return false, nil
 	}
-	// If it goes from now on, the watch tells that, and finds it in the graph.
-	t.mu.Lock()
+	// What changes from now on is told by a watch, which finds the object in the graph.
 	t.unproven.Delete(o.uid)
-	t.mu.Unlock()
+	if t.graph.objects[o.uid] == o && now.version != o.version {
+		t.take(now)
+		t.enqueue(sets.New(o.uid))
+		return false, nil
+	}
 	return true, nil
 }
 
@@ -320,37 +368,53 @@ func (t *term) nextOwner(ctx context.Context) bool {
 		t.pause(ctx)
 		return true
 	})
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return false
-	case err != nil:
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil && (t.failing.Has(owner) || t.failing.Len() < failing) {
 		klog.FromContext(ctx).Info("Dependents cannot be found yet", "owner", owner, "reason", err)
+		t.failing.Insert(owner)
 		t.owners.AddRateLimited(owner)
-	default:
-		t.owners.Forget(owner)
+		return true
+	}
+	t.owners.Forget(owner)
+	t.failing.Delete(owner)
+	if err != nil {
+		t.missed = true
+	} else if t.missed {
+		t.missed = false
+		t.walkAgain(nil)
 	}
 	return true
 }
 
 // dependents calls visit with each object of a large kind that refers to the owner, or blocks its
-// deletion, as the object is in the database. visit returns false to end that.
+// deletion, as the object is in the database, until visit returns false. An object that the server
+// cannot read for an error within it is left out, and is the error if visit has not ended it.
 func (t *term) dependents(ctx context.Context, owner types.UID, blocking bool,
 	visit func(*object) bool) error {
+	var unreadable error
 	for _, w := range t.largeKinds() {
 		for from, more := "", true; more; more = from != "" {
 			names, next, err := t.options.Database.Dependents(ctx, w.resource.GroupResource(), owner,
 				blocking, from)
 			if err != nil {
+				w.checkLarge(ctx)
 				return err
 			}
 			for _, n := range names {
 				o := &object{identity: identity{kind: w.kind, namespace: n.Namespace, name: n.Name},
 					resource: w.resource}
 				found, err := t.objects(o).Get(ctx, o.name, metav1.GetOptions{})
-				if isAbsent(err) {
+				switch {
+				case isAbsent(err):
 					continue
-				}
-				if err != nil {
+				case apierrors.IsInternalError(err):
+					unreadable = fmt.Errorf("%s %s: %w", w.resource.GroupResource(), n, err)
+					continue
+				case err != nil:
 					return err
 				}
 				if o = newObject(w.resource, w.kind, found); o.refers(owner, blocking) && !visit(o) {
@@ -360,7 +424,23 @@ func (t *term) dependents(ctx context.Context, owner types.UID, blocking bool,
 			from = next
 		}
 	}
-	return nil
+	return unreadable
+}
+
+// checkLarge has a kind whose index is gone watched anew: it may not be allowed to have one any
+// more.
+func (w *watched) checkLarge(ctx context.Context) {
+	large, err := w.options.Database.IndexOwners(ctx, w.resource.GroupResource())
+	if err != nil || large {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.watched[w.resource] == w {
+		w.unwatch(w)
+		w.anew = true
+		w.rediscover()
+	}
 }
 
 // refers tells whether an object has a reference to a UID, or one that blocks its deletion.
@@ -391,6 +471,9 @@ func (t *term) isBlocked(ctx context.Context, owner *object) (blocked bool, err 
 		blocked = t.graph.blocks(o, owner)
 		return !blocked
 	})
+	if apierrors.IsInternalError(err) {
+		err = nil // what nobody can read keeps no owner: it is collected when somebody can
+	}
 	return blocked, err
 }
 

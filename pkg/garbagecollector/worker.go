@@ -48,6 +48,8 @@ type term struct {
 	// gone are owners that were seen to go. A restore may bring them back, so none of them is
 	// taken to be absent for that alone. One that was seen again is forgotten.
 	gone *lru.Cache
+	// left are others that were seen to go, which may have dependents of large kinds.
+	left *lru.Cache
 	// changed is signalled when the kinds that are served may be others.
 	changed chan struct{}
 	// first is closed when the kinds that were served at the beginning are watched.
@@ -55,14 +57,22 @@ type term struct {
 
 	mu    sync.Mutex
 	graph *graph
-	// parked are objects with an owner of a kind that is not served.
-	parked sets.Set[types.UID]
+	// parked are objects with an owner of a kind that is not served. parkedLarge says that there
+	// are such of large kinds, which are not remembered.
+	parked      sets.Set[types.UID]
+	parkedLarge bool
 	// unproven are objects that are in the graph, and may be gone without an event to come.
 	unproven sets.Set[types.UID]
+	// failing are owners whose dependents could not be looked for, and missed says that there are
+	// more of them.
+	failing sets.Set[types.UID]
+	missed  bool
 	// served is what is served, and discoveries how often that has changed.
 	served      *served
 	discoveries int
 	watched     map[schema.GroupVersionResource]*watched
+	// anew says that a kind has to be watched anew, though it was served all the time.
+	anew bool
 }
 
 func newTerm(c *Collector) *term {
@@ -71,9 +81,9 @@ func newTerm(c *Collector) *term {
 			NewTypedItemExponentialFailureRateLimiter[types.UID](firstRetry, lastRetry))
 	}
 	return &term{Collector: c, graph: newGraph(), parked: sets.New[types.UID](),
-		unproven: sets.New[types.UID](), queue: queue(), owners: queue(),
+		unproven: sets.New[types.UID](), failing: sets.New[types.UID](), queue: queue(), owners: queue(),
 		worked: make(chan struct{}, 1),
-		gone:   lru.New(remembered), changed: make(chan struct{}, 1), first: make(chan struct{}),
+		gone:   lru.New(remembered), left: lru.New(remembered), changed: make(chan struct{}, 1), first: make(chan struct{}),
 		watched: map[schema.GroupVersionResource]*watched{}}
 }
 
@@ -81,7 +91,13 @@ func newTerm(c *Collector) *term {
 func (t *term) observe(o *object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.see(o)
+}
+
+// see is observe for a caller that has the lock.
+func (t *term) see(o *object) {
 	t.gone.Remove(o.identity)
+	t.left.Remove(o.identity)
 	t.take(o)
 }
 
@@ -92,6 +108,7 @@ func (t *term) take(o *object) {
 	look := t.graph.observe(o)
 	if t.graph.passes(o) && !look.Has(o.uid) && (before == nil || !t.graph.passes(before)) {
 		t.graph.unlink(o)
+		t.unproven.Delete(o.uid)
 	}
 	t.enqueue(look)
 	if o.begins(before) {
@@ -106,16 +123,6 @@ func (t *term) forget(resource schema.GroupVersionResource, uid types.UID) {
 	t.drop(resource, uid)
 }
 
-// departed takes away an object that was deleted, which the graph need not have.
-func (t *term) departed(o *object) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.graph.objects[o.uid] == nil {
-		t.graph.link(o)
-	}
-	t.drop(o.resource, o.uid)
-}
-
 // drop is forget for a caller that has the lock.
 func (t *term) drop(resource schema.GroupVersionResource, uid types.UID) {
 	o, look := t.graph.forget(resource, uid)
@@ -125,8 +132,11 @@ func (t *term) drop(resource schema.GroupVersionResource, uid types.UID) {
 	for _, in := range []sets.Set[types.UID]{t.parked, t.unproven, t.graph.wanted} {
 		in.Delete(uid)
 	}
-	if o.orphans || len(look) > 0 || t.graph.large.Len() > 0 {
+	switch {
+	case o.orphans || len(look) > 0:
 		t.gone.Add(o.identity, o)
+	case t.graph.large.Len() > 0:
+		t.left.Add(o.identity, o)
 	}
 	t.enqueue(look)
 	t.recruit(uid)
@@ -138,7 +148,7 @@ func (t *term) release(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := t.graph.objects[uid]
-	if o == nil || !t.graph.passes(o) || t.graph.wanted.Has(uid) || t.parked.Has(uid) {
+	if o == nil || !t.graph.passes(o) || t.graph.wanted.Has(uid) {
 		return
 	}
 	t.graph.unlink(o)
@@ -177,10 +187,7 @@ func (t *term) next(ctx context.Context) bool {
 		t.queue.Forget(uid)
 		t.release(uid)
 	}
-	select {
-	case t.worked <- struct{}{}:
-	default:
-	}
+	t.signal()
 	return true
 }
 
@@ -196,7 +203,7 @@ func (t *term) look(ctx context.Context, uid types.UID) (done bool, err error) {
 	if !known {
 		return true, nil
 	}
-	if there, err := t.prove(ctx, v.object); !there {
+	if right, err := t.prove(ctx, v.object); !right {
 		return err == nil, err
 	}
 	for i := range v.owners {
@@ -335,9 +342,11 @@ func isAbsent(err error) bool {
 // seenToGo returns an owner, in the namespace or in none, as it was when it went, or nil.
 func (t *term) seenToGo(o *object, ref *metav1.OwnerReference) *object {
 	for _, namespace := range []string{o.namespace, ""} {
-		if gone, ok := t.gone.Get(identity{kind: kindOf(ref), namespace: namespace, name: ref.Name,
-			uid: ref.UID}); ok {
-			return gone.(*object)
+		i := identity{kind: kindOf(ref), namespace: namespace, name: ref.Name, uid: ref.UID}
+		for _, seen := range []*lru.Cache{t.gone, t.left} {
+			if o, ok := seen.Get(i); ok {
+				return o.(*object)
+			}
 		}
 	}
 	return nil
@@ -374,7 +383,11 @@ func (t *term) park(uid types.UID, discoveries int) bool {
 	if t.discoveries != discoveries {
 		return false
 	}
-	t.parked.Insert(uid)
+	if o := t.graph.objects[uid]; o != nil && t.graph.passes(o) {
+		t.parkedLarge = true
+	} else {
+		t.parked.Insert(uid)
+	}
 	return true
 }
 
