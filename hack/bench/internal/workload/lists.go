@@ -23,6 +23,12 @@ import (
 const pageSize = 500
 
 func listLines() []Line {
+	ready := []Measure{
+		{Key: "ready", Title: "time until the watch cache is ready", Unit: "ms", Lower: true},
+		{Key: "over_list", Title: "that ÷ time of a whole list, raw", Unit: "×", Lower: true},
+		{Key: "cpu", Title: "CPU until then", Unit: "ms", Lower: true},
+		{Key: "bytes", Title: "memory that it holds for an object", Unit: "bytes", Lower: true},
+	}
 	whole := []Measure{
 		{Key: "cpu", Title: "CPU per list", Unit: "ms", Lower: true, Aim: ratio(1, 1)},
 		{Key: "peak", Title: "peak memory, client and server", Unit: "MB", Lower: true,
@@ -55,6 +61,10 @@ func listLines() []Line {
 				{Key: "small_p50", Title: "p50 at 10,000", Unit: "ms", Lower: true},
 				{Key: "large_p50", Title: "p50 at 1,000,000", Unit: "ms", Lower: true},
 			}},
+		{Name: "cache100k", Work: "watch cache of 100,000 objects", Measures: ready,
+			Run: cacheReady(100_000)},
+		{Name: "cache1m", Work: "watch cache of 1,000,000 objects", Once: true, Measures: ready,
+			Run: cacheReady(1_000_000)},
 		{Name: "cachedlist", Work: "consistent list of 10,000 objects from the watch cache",
 			Run: cachedList(10_000), Measures: []Measure{
 				{Key: "over_rv0", Title: "time ÷ time of a list at resourceVersion 0", Unit: "×",
@@ -177,6 +187,60 @@ func wholeList(size int) func(context.Context, *Bench) (Metrics, error) {
 		m["peak"], m["growth"] = measure.Median(peaks), measure.Median(growths)
 		return m, nil
 	}
+}
+
+// cacheReady fills watch caches, and looks at what one holds when it is filled.
+func cacheReady(size int) func(context.Context, *Bench) (Metrics, error) {
+	return func(ctx context.Context, b *Bench) (Metrics, error) {
+		n := b.Size(size)
+		if err := b.load(ctx, b.Store, object.Prefix, "list", n); err != nil {
+			return nil, err
+		}
+		if err := b.Reopen(ctx); err != nil {
+			return nil, err
+		}
+		whole, err := b.repeat(ctx, "listing", func(ctx context.Context) error {
+			_, err := list(ctx, b.Store, listOptions(0, ""), n)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		var held []float64
+		filled, err := b.repeat(ctx, "filling a watch cache", func(ctx context.Context) error {
+			_, stop, err := watchCache(ctx, b.Store)
+			if err == nil {
+				stop()
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for range 3 {
+			b.Progress("looking at what a watch cache holds")
+			before := heap()
+			_, stop, err := watchCache(ctx, b.Store)
+			if err != nil {
+				return nil, err
+			}
+			held = append(held, float64(heap()-before)/float64(n))
+			stop()
+		}
+		m := filled.metrics()
+		ready, listed := filled.Latencies.Percentile(50), whole.Latencies.Percentile(50)
+		return Metrics{"ready": measure.Milliseconds(ready), "cpu": m["cpu"] / 1000,
+			"over_list": float64(ready) / float64(listed), "bytes": measure.Median(held)}, nil
+	}
+}
+
+// heap is how many bytes this process holds.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // what finalizers have let go
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 func pagedList(size int) func(context.Context, *Bench) (Metrics, error) {
