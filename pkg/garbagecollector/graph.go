@@ -247,7 +247,7 @@ func (g *graph) standing(o *object, ref *metav1.OwnerReference) standing {
 	case owner.foreground():
 		return waiting
 	case g.passes(owner):
-		return unsure // it was there when it was read, and the watch may have told already that it went
+		return unsure // it was there once: a watch may have told that it went
 	}
 	return present
 }

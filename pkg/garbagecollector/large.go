@@ -306,8 +306,8 @@ func (t *term) doubt(w *watched) {
 	t.walkAgain(w)
 }
 
-// walkAgain has all objects of large kinds looked at, other than those of one, which may be nil. The
-// caller has the lock.
+// walkAgain has all objects of large kinds looked at, other than those of one, which may be nil.
+// The caller has the lock.
 func (t *term) walkAgain(but *watched) {
 	for resource := range t.graph.large {
 		if w := t.watched[resource]; w != but {

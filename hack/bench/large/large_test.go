@@ -39,8 +39,8 @@ const (
 	group, plural = "bench.example.com", "things"
 	// fillers write the objects, and clients read them.
 	fillers, clients = 256, 64
-	// measured is how long each phase of reads lasts, and paced how many reads a second there are in
-	// one that is not flat out.
+	// measured is how long each phase of reads lasts, and paced how many reads a second there are
+	// in one that is not flat out.
 	measured = 30 * time.Second
 	paced    = 1_000
 	// Of each familyEvery families of objects, all of one but its first belong to that.
