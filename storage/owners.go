@@ -165,8 +165,7 @@ func (s *Store) Dependents(ctx context.Context, resource schema.GroupResource, o
 		}
 		switch {
 		case d == nil:
-			return nil, "", fmt.Errorf("the index of the owners of %s was dropped: restart the server",
-				resource)
+			return nil, "", fmt.Errorf("the index of the owners of %s was dropped", resource)
 		case d.State != contract.IndexReady:
 			return nil, "", fmt.Errorf("the index of the owners of %s is being built", resource)
 		}

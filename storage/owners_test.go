@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -194,6 +195,13 @@ func TestIndexOwners(t *testing.T) {
 			if _, _, err := store.Dependents(t.Context(), podResource, "owner", false, ""); err == nil &&
 				!test.want {
 				t.Error("dependents are found without an index")
+			}
+			if r := opened(store); r != nil {
+				err := r.GetList(WithSort(t.Context(), &Sort{By: ownersIndex}), "/example.com/pods",
+					selecting(t, "", ""), &example.PodList{})
+				if !apierrors.IsBadRequest(err) {
+					t.Errorf("a list that is sorted by owners: %v", err)
+				}
 			}
 		})
 	}

@@ -355,6 +355,12 @@ func (t *term) all() []*watched {
 // complete tells whether the objects of all kinds are in the graph, other than those of kinds that
 // could not be listed for long.
 func (t *term) complete() bool {
+	t.mu.Lock()
+	anew := t.anew
+	t.mu.Unlock()
+	if anew {
+		return false // a kind is about to be watched anew
+	}
 	for _, w := range t.all() {
 		select {
 		case <-w.synced:

@@ -2,6 +2,7 @@ package garbagecollector
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -37,7 +38,7 @@ func largeThings(t *testing.T, stored ...string) *term {
 	x := newTerm(&Collector{metadata: client, options: Options{Database: noDependents{}}})
 	x.served = &served{mapper: meta.NewDefaultRESTMapper(nil)}
 	x.graph.large.Insert(things)
-	x.watched[things] = &watched{term: x, resource: things, kind: thing,
+	x.watched[things] = &watched{term: x, resource: things, kind: thing, stop: func() {},
 		again: make(chan struct{}, 1)}
 	return x
 }
@@ -120,5 +121,31 @@ func TestDoubt(t *testing.T) {
 	}
 	if o := x.graph.objects["a"]; o != nil && o.deleted {
 		t.Error("an object is deleted in the graph, and was brought back in the gap")
+	}
+}
+
+// noIndex is a database whose kinds can have no index any more.
+type noIndex struct{ noDependents }
+
+func (noIndex) IndexOwners(context.Context, schema.GroupResource) (bool, error) { return false, nil }
+
+func (noIndex) Dependents(context.Context, schema.GroupResource, types.UID, bool,
+	string) ([]types.NamespacedName, string, error) {
+	return nil, "", errors.New("there is no index")
+}
+
+// A large kind that can have no index any more is watched anew, and no owner is finalized before
+// its objects are known.
+func TestNoLongerLarge(t *testing.T) {
+	x := largeThings(t)
+	x.options.Database = noIndex{}
+	if _, err := x.hasDependents(t.Context(), "f"); err == nil {
+		t.Error("nobody says that the dependents are not known")
+	}
+	if len(x.watched)+x.graph.large.Len() > 0 || len(x.changed) != 1 {
+		t.Error("the kind is not to be watched anew")
+	}
+	if x.complete() {
+		t.Error("the graph is taken to be complete")
 	}
 }

@@ -154,6 +154,14 @@ func (b *Bench) repeat(ctx context.Context, what string,
 	return load, named(what, err)
 }
 
+// listWhole lists n objects again and again.
+func (b *Bench) listWhole(ctx context.Context, n int) (Load, error) {
+	return b.repeat(ctx, "listing", func(ctx context.Context) error {
+		_, err := list(ctx, b.Store, listOptions(0, ""), n)
+		return err
+	})
+}
+
 func wholeList(size int) func(context.Context, *Bench) (Metrics, error) {
 	return func(ctx context.Context, b *Bench) (Metrics, error) {
 		n := b.Size(size)
@@ -179,7 +187,7 @@ func wholeList(size int) func(context.Context, *Bench) (Metrics, error) {
 			peaks, growths = append(peaks, float64(peak)/megabyte),
 				append(growths, float64(peak-before)/megabyte)
 		}
-		load, err := b.repeat(ctx, "listing", func(context.Context) error { return read() })
+		load, err := b.listWhole(ctx, n)
 		if err != nil {
 			return nil, err
 		}
@@ -200,10 +208,7 @@ func cacheReady(size int) func(context.Context, *Bench) (Metrics, error) {
 		if err := b.Reopen(ctx); err != nil {
 			return nil, err
 		}
-		whole, err := b.repeat(ctx, "listing", func(ctx context.Context) error {
-			_, err := list(ctx, b.Store, listOptions(0, ""), n)
-			return err
-		})
+		whole, err := b.listWhole(ctx, n)
 		if err != nil {
 			return nil, err
 		}
@@ -249,10 +254,7 @@ func pagedList(size int) func(context.Context, *Bench) (Metrics, error) {
 		if err := b.load(ctx, b.Store, object.Prefix, "list", n); err != nil {
 			return nil, err
 		}
-		whole, err := b.repeat(ctx, "listing", func(ctx context.Context) error {
-			_, err := list(ctx, b.Store, listOptions(0, ""), n)
-			return err
-		})
+		whole, err := b.listWhole(ctx, n)
 		if err != nil {
 			return nil, err
 		}
