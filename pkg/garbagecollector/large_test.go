@@ -125,7 +125,7 @@ func TestDoubt(t *testing.T) {
 }
 
 // noIndex is a database whose kinds can have no index any more.
-type noIndex struct{ noDependents }
+type noIndex struct{}
 
 func (noIndex) IndexOwners(context.Context, schema.GroupResource) (bool, error) { return false, nil }
 
