@@ -86,6 +86,8 @@ func parse(args []string) (options, error) {
 		"more than 4,096 are like the pods of a cluster")
 	f.BoolVar(&o.object.Protobuf, "protobuf", false, "store the objects as protobuf, as "+
 		"kube-apiserver does, instead of JSON")
+	f.BoolVar(&o.object.Compressed, "zstd", false, "compress the values by zstd in the client's "+
+		"process")
 	f.StringVar(&o.results, "results", "results.jsonl", "file of results; runs that it holds are "+
 		"not repeated")
 	f.BoolVar(&o.fresh, "fresh", false, "forget the results that the file holds")

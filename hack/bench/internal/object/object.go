@@ -30,12 +30,17 @@ type Shape struct {
 	Bytes int
 	// Protobuf is how kube-apiserver stores its own kinds. Others are stored as JSON.
 	Protobuf bool
+	// Compressed values went through zstd in the client's process.
+	Compressed bool
 }
 
 func (s Shape) String() string {
 	form := "JSON"
 	if s.Protobuf {
 		form = "protobuf"
+	}
+	if s.Compressed {
+		form += ", compressed by zstd"
 	}
 	return fmt.Sprintf("objects of %d bytes of JSON, stored as %s", s.Bytes, form)
 }

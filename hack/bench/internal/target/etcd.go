@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -164,10 +166,31 @@ func (c *etcdDialed) Store(prefix string) (storage.Interface, func(), error) {
 	config := storagebackend.NewDefaultConfig("/registry", object.Codec())
 	config.Transport.ServerList = []string{c.address}
 	config.CompactionInterval = 0
+	config.Transformer = object.Transformer()
 	s, destroy, err := factory.Create(*config.ForResource(object.Resource), object.Empty,
 		object.EmptyList, prefix)
 	return s, destroy, err
 }
+
+// Backup implements Archiver.
+func (c *etcdDialed) Backup(ctx context.Context, file string) error {
+	return withEtcd(c.address, func(client *clientv3.Client) error {
+		snapshot, err := client.Snapshot(ctx)
+		if err != nil {
+			return err
+		}
+		defer snapshot.Close()
+		f, err := os.Create(file)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(f, snapshot)
+		return errors.Join(err, f.Sync(), f.Close())
+	})
+}
+
+// Restore implements Archiver.
+func (c *etcdDialed) Restore(context.Context, string) error { return errors.ErrUnsupported }
 
 func (c *etcdDialed) Compact(ctx context.Context, revision int64) error {
 	return withEtcd(c.address, func(client *clientv3.Client) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -72,12 +73,43 @@ func (c *rowkeeperDialed) Close() error {
 	return err
 }
 
+// Backup implements Archiver.
+func (c *rowkeeperDialed) Backup(ctx context.Context, file string) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	_, err = c.store.WriteBackup(ctx, f, nil)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// Restore implements Archiver.
+func (c *rowkeeperDialed) Restore(ctx context.Context, file string) (err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	config := c.config
+	config.Store = "restored"
+	if _, err := storage.CreateStore(ctx, config); err != nil {
+		return err
+	}
+	store, err := storage.Open(ctx, config)
+	if err != nil {
+		return err
+	}
+	_, _, err = store.RestoreBackup(ctx, f, storage.RestoreOptions{})
+	return errors.Join(err, store.Close())
+}
+
 func (c *rowkeeperDialed) Store(prefix string) (apistorage.Interface, func(), error) {
 	return c.store.Resource(storage.ResourceConfig{
 		Codec:          object.Codec(),
 		NewFunc:        object.Empty,
 		ResourcePrefix: prefix,
 		GroupResource:  object.Resource,
+		Transformer:    object.Transformer(),
 	})
 }
 

@@ -184,6 +184,15 @@ type Client interface {
 	Close() error
 }
 
+// Archiver is a client that makes backups.
+type Archiver interface {
+	// Backup writes all live objects to a new file, as the product's users do.
+	Backup(ctx context.Context, file string) error
+	// Restore makes them the content of an empty store beside this one. It returns an error that is
+	// errors.ErrUnsupported if another program does so.
+	Restore(ctx context.Context, file string) error
+}
+
 // DialOptions are what lines ask of a client.
 type DialOptions struct {
 	// KeepHistory turns off the compaction that the product does by itself: nothing is compacted

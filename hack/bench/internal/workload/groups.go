@@ -25,15 +25,17 @@ const (
 func groupLines() []Line {
 	return []Line{{Name: "groups", Work: "etcd's API: 20,000 keys of 1 KB deleted by prefix, 5,000 " +
 		"leases with a key each that lapse together, 2,000 leases granted by 128 clients",
-		Only: func(t target.Target) bool {
-			return t.Product == "etcd" || t.Product == "rowkeeper-etcd"
-		},
-		Run: groups, Measures: []Measure{
+		Only: speaksEtcd, Run: groups, Measures: []Measure{
 			{Key: "deleted", Title: "until the keys are deleted", Unit: "s", Lower: true},
 			{Key: "ended", Title: "until the last lease's key is deleted, after its time", Unit: "s",
 				Lower: true, Aim: limit(5, 5)},
 			{Key: "granted", Title: "until the leases are granted", Unit: "s", Lower: true},
 		}}}
+}
+
+// speaksEtcd says whether a target has all of etcd's API.
+func speaksEtcd(t target.Target) bool {
+	return t.Product == "etcd" || t.Product == "rowkeeper-etcd"
 }
 
 // groups measures what etcd's API does to many keys and leases at once.

@@ -223,7 +223,7 @@ func compaction(size, writers int) func(context.Context, *Bench) (Metrics, error
 
 // compactNow gives up all history up to now.
 func (b *Bench) compactNow(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
 	b.Progress("compacting")
 	now, err := b.Store.GetCurrentResourceVersion(ctx)

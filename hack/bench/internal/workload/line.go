@@ -74,7 +74,7 @@ func limit(fast, mysql float64) *Aim { return &Aim{Absolute: true, Fast: fast, M
 // Lines are all lines, in the order in which they are run and shown.
 func Lines() []Line {
 	return slices.Concat(writeLines(), readLines(), listLines(), watchLines(), historyLines(),
-		replicaLines(), leaseLines(), groupLines(), storeLines())
+		replicaLines(), leaseLines(), groupLines(), storeLines(), sizeLines())
 }
 
 // Find returns the lines with these names, in their usual order.
