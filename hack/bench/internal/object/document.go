@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"sort"
 	"sync"
 	"time"
 
@@ -35,15 +36,14 @@ func document(name string) *example.Pod {
 
 var made = sync.OnceValue(func() (all [documents]example.Pod) {
 	for i := range all {
-		for n := 1; ; n++ {
-			pod := withContainers(i, n)
+		// The most containers with which it is no larger than was asked for, but one at least.
+		more := sort.Search(used.Bytes/512, func(n int) bool {
+			pod := withContainers(i, n+2)
 			data, err := runtime.Encode(asJSON, &pod)
 			utilruntime.Must(err)
-			if len(data) > used.Bytes && n > 1 {
-				break
-			}
-			all[i] = pod
-		}
+			return len(data) > used.Bytes
+		})
+		all[i] = withContainers(i, 1+more)
 	}
 	return all
 })
