@@ -127,3 +127,56 @@ func TestFileSystemInMemory(t *testing.T) {
 		t.Errorf("%s is accepted, as %s", dir, name)
 	}
 }
+
+// TestWritten writes a file, and lets a child write one.
+func TestWritten(t *testing.T) {
+	const size = 1 << 20
+	dir, err := os.MkdirTemp(".", "written-*") // that of temporary files may be in memory
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	before, err := Written(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(dir, "own")
+	if err := os.WriteFile(own, make([]byte, size), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	after, err := Written(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after-before < size {
+		t.Errorf("this process has written %d bytes, and %d were counted", size, after-before)
+	}
+	cmd := exec.Command("sh", "-c", `cp "$1" "$1.copy"; echo copied; read line`, "sh", own)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := in.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // read fails at the end of its input
+	}()
+	if _, err := out.Read(make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := Written([]int{cmd.Process.Pid})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all-after < size {
+		t.Errorf("a child's child has written %d bytes, and %d were counted", size, all-after)
+	}
+}

@@ -173,6 +173,8 @@ type Load struct {
 	Elapsed    time.Duration
 	Latencies  measure.Latencies
 	CPU        measure.CPU
+	// Written is how many bytes client and servers have had written to disks.
+	Written int64
 }
 
 // Throughput is operations per second.
@@ -193,5 +195,6 @@ func (l Load) metrics() Metrics {
 		"cpu_client": float64(l.CPU.Client.Microseconds()) / float64(max(l.Operations, 1)),
 		"cpu_server": float64((l.CPU.Total() - l.CPU.Client).Microseconds()) /
 			float64(max(l.Operations, 1)),
+		"written": float64(l.Written) / float64(max(l.Operations, 1)),
 	}
 }

@@ -166,6 +166,7 @@ func rest(ctx context.Context, d time.Duration) error {
 type window struct {
 	from, to time.Time
 	cpu      measure.CPU
+	written  int64
 }
 
 // window measures while f runs.
@@ -183,12 +184,18 @@ func (b *Bench) window(f func() error) (w window, err error) {
 	if err != nil {
 		return window{}, err
 	}
+	written, err := measure.Written(b.Server.Processes())
+	if err != nil {
+		return window{}, err
+	}
 	w.from = time.Now()
 	err = f()
 	w.to = time.Now()
 	after, cpuErr := measure.CPUTime(b.Server.Processes())
 	w.cpu = after.Sub(before)
-	return w, errors.Join(err, cpuErr)
+	now, ioErr := measure.Written(b.Server.Processes())
+	w.written = now - written
+	return w, errors.Join(err, cpuErr, ioErr)
 }
 
 // measure measures for a time, after a tenth of it, or half a second at least, to warm up.
@@ -204,7 +211,7 @@ func warmup(d time.Duration) time.Duration { return max(d/10, 500*time.Milliseco
 
 // load is what the dismissed workers did in a window.
 func (c *crew) load(w window) Load {
-	l := Load{Elapsed: w.to.Sub(w.from), CPU: w.cpu}
+	l := Load{Elapsed: w.to.Sub(w.from), CPU: w.cpu, Written: w.written}
 	from, to := w.from.UnixNano(), w.to.UnixNano()
 	for _, samples := range c.samples {
 		for _, s := range samples {

@@ -21,6 +21,7 @@ func measures(throughput, cpu *Aim) []Measure {
 		{Key: "cpu", Title: "CPU per operation", Unit: "µs", Lower: true, Aim: cpu},
 		{Key: "p50", Title: "p50", Unit: "ms", Lower: true},
 		{Key: "p99", Title: "p99", Unit: "ms", Lower: true},
+		{Key: "written", Title: "written to disks", Unit: "bytes", Lower: true},
 	}
 }
 
