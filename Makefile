@@ -35,7 +35,7 @@ help: ## list the targets
 
 .PHONY: run
 run: ## build the server and serve on https://127.0.0.1:8443 from ./.rowkeeper
-	@echo "Compiling the server. On a machine that has not done it before this takes about six minutes."
+	@echo "Compiling the server. On a machine that has not done it before this takes about five minutes."
 	@$(MAKE) --no-print-directory --silent build
 	@echo "For a page of timelines and metrics, in a second terminal: bin/rowkeeper ui --kubeconfig .rowkeeper/kubeconfig --open"
 	@bin/rowkeeper serve --example --enable-history
