@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -295,20 +296,52 @@ func TestWords(t *testing.T) {
 		if name == "docs/glossary.md" || strings.HasPrefix(name, "hack/") {
 			continue
 		}
-		code := false
-		for i, line := range strings.Split(string(page), "\n") {
-			if strings.HasPrefix(strings.TrimSpace(line), "```") {
-				code = !code
-			}
-			if code {
-				continue
-			}
+		for _, p := range paragraphs(string(page)) {
 			for instead, word := range words {
-				if found := word.FindString(inlineCode.ReplaceAllString(line, "")); found != "" {
-					t.Errorf("%s:%d: %q: write %s", name, i+1, found, instead)
+				if found := word.FindString(p.text); found != "" {
+					t.Errorf("%s:%d: the paragraph has %q: write %s", name, p.line, found, instead)
 				}
 			}
 		}
+	}
+}
+
+// paragraph is text between empty lines, as one line and without code, and the number of its first
+// line.
+type paragraph struct {
+	line int
+	text string
+}
+
+func paragraphs(page string) (all []paragraph) {
+	var lines []string
+	end := func(next int) {
+		text := inlineCode.ReplaceAllString(strings.Join(lines, " "), "")
+		if text = strings.Join(strings.Fields(text), " "); text != "" {
+			all = append(all, paragraph{next - len(lines), text})
+		}
+		lines = nil
+	}
+	code := false
+	for i, line := range strings.Split(page+"\n", "\n") {
+		number, fence := i+1, strings.HasPrefix(strings.TrimSpace(line), "```")
+		if fence || strings.TrimSpace(line) == "" {
+			end(number)
+		}
+		if fence {
+			code = !code
+		} else if !code && strings.TrimSpace(line) != "" {
+			lines = append(lines, line)
+		}
+	}
+	return all
+}
+
+func TestParagraphs(t *testing.T) {
+	got := paragraphs("A line\n  goes `on\nhere` now.\n\n```text\ncode\n\ncode\n```\nThe end.")
+	want := []paragraph{{1, "A line goes now."}, {10, "The end."}}
+	if !slices.Equal(got, want) {
+		t.Errorf("the paragraphs are %v, want %v", got, want)
 	}
 }
 
