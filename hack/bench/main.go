@@ -354,12 +354,8 @@ func write(o options, results *runner.Results) error {
 			return err
 		}
 	}
-	findings, err := os.ReadFile("FINDINGS.md")
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
 	return os.WriteFile(filepath.Join(o.out, "RESULTS.md"),
-		[]byte(document.Markdown(results, plots, string(findings))), 0o644)
+		[]byte(document.Markdown(results, plots)), 0o644)
 }
 
 func list(w io.Writer) error {

@@ -23,9 +23,7 @@ var collected = []mutant{
 		file: "pkg/garbagecollector/large.go",
 		old:  "\t\tfound = true\n",
 		new:  "",
-		in:   inCollector, tests: "^TestCases$/all_large/cases/orphan:_dependents",
-		unseen: "whoever has finalized the owner remembers that its dependents stay; only another " +
-			"collector, which comes after it, would delete them"},
+		in:   "pkg/garbagecollector", tests: "^TestOrphansLoseTheirReferences$"},
 	{breaks: "collector", what: "an owner waits for dependents that do not block it",
 		file: "storage/owners.go",
 		old:  "if blocks {",

@@ -149,3 +149,32 @@ func TestNoLongerLarge(t *testing.T) {
 		t.Error("the graph is taken to be complete")
 	}
 }
+
+// oneDependent is a database in which one object refers to each owner.
+type oneDependent struct {
+	noDependents
+	dependent types.NamespacedName
+}
+
+func (d oneDependent) Dependents(context.Context, schema.GroupResource, types.UID, bool,
+	string) ([]types.NamespacedName, string, error) {
+	return []types.NamespacedName{d.dependent}, "", nil
+}
+
+// An owner whose dependents are to stay is finalized when no dependent refers to it any more.
+// Otherwise a collector that begins after that, which knows nothing of the owner, would delete them.
+func TestOrphansLoseTheirReferences(t *testing.T) {
+	x := largeThings(t, "f: orphan", "x f")
+	o := parse("x f")
+	x.options.Database = oneDependent{dependent: types.NamespacedName{Namespace: o.namespace,
+		Name: o.name}}
+	x.observe(parse("f: orphan"))
+	if done, err := x.look(t.Context(), "f"); done || err != nil {
+		t.Errorf("the owner was finalized, or will be looked at no more: %v, %v", done, err)
+	}
+	x.options.Database = noDependents{}
+	x.release("f")
+	if done, err := x.look(t.Context(), "f"); !done || err != nil {
+		t.Errorf("the owner has no dependents, and is not finalized: %v, %v", done, err)
+	}
+}

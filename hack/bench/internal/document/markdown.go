@@ -10,16 +10,16 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/workload"
 )
 
-// Markdown writes the results as a document. Findings is prose in Markdown that is put at its end.
-func Markdown(results *runner.Results, plots []Plot, findings string) string {
+// Markdown writes the results as a document.
+func Markdown(results *runner.Results, plots []Plot) string {
 	var b strings.Builder
 	f := newFigures(results.Results)
 	run := results.Last()
 	fmt.Fprintln(&b, "# Rowkeeper beside etcd and kine")
 	fmt.Fprintln(&b,
-		"\n<!-- Written by the bench: see the command below. The prose at the end is FINDINGS.md. -->")
+		"\n<!-- Written by the bench: see the command below. -->")
 	fmt.Fprintln(&b,
-		"\nThe same work through `storage.Interface`, on the same machine in the same run, with equal durability. See [README.md](README.md) for how it is measured.")
+		"\nThe same work through `storage.Interface`, on the same machine in the same run, with equal durability. [README.md](README.md) says how it is measured, and [FINDINGS.md](FINDINGS.md) what the figures come from.")
 	writeRun(&b, run, f)
 	for _, p := range plots {
 		fmt.Fprintf(&b, "\n![%s](%s)\n", p.Chart.Title, p.File)
@@ -27,9 +27,6 @@ func Markdown(results *runner.Results, plots []Plot, findings string) string {
 	writeAims(&b, f)
 	writeSettings(&b, results.Results, f)
 	writeFigures(&b, f)
-	if findings != "" {
-		fmt.Fprintf(&b, "\n%s", findings)
-	}
 	return b.String()
 }
 
@@ -59,9 +56,8 @@ func writeRun(b *strings.Builder, run runner.Run, f figures) {
 func writeAims(b *strings.Builder, f figures) {
 	fmt.Fprintln(b, "\n## Aims")
 	met, judged := f.score()
-	fmt.Fprintf(b,
-		"\n%d of %d are met. Where the aim is a ratio to etcd, it stands in parentheses.\n\n",
-		met, judged)
+	fmt.Fprintf(b, "\nOf %d aims that this project set itself, %d are met. Where the aim is a ratio to "+
+		"etcd, it stands in parentheses.\n\n", judged, met)
 	header := []string{"work", "figure", "aim"}
 	for _, t := range f.targets {
 		header = append(header, t.Name())

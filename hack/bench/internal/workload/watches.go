@@ -31,8 +31,6 @@ func watchLines() []Line {
 			Measures: lag(ratio(1, 1), ratio(1, 1)), Run: watched(1, 0)},
 		{Name: "watch100", Work: "100 watchers, 100 writes/s", Measures: lag(fifth, nil),
 			Run: watched(100, 100)},
-		{Name: "watch1000", Work: "1,000 watchers, 100 writes/s", Measures: lag(fifth, nil),
-			Run: watched(1000, 100)},
 		{Name: "mixed", Work: "64 clients: 70 % update, 20 % get, 10 % create or delete; 10 " +
 			"watchers", Run: mixed(64, 10), Measures: []Measure{
 			{Key: "throughput", Title: "operations", Unit: "/s", Aim: ratio(2, 2)},
