@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -245,6 +246,20 @@ func (b *bill) pay() {
 // countedBytes is the least size of an encoded answer that is counted until it is sent.
 const countedBytes = 4 << 10
 
+// buffers are for requests and answers. A pool of gRPC clears the whole of a buffer before it gives
+// it away, and its default one has none between 32 KiB and 1 MiB: an object of 50 KB had a MiB
+// cleared twice, which was a fifth of the processor time of this package's callers.
+var buffers = func() mem.BufferPool {
+	const least, most = 8, 22 // 256 bytes to 4 MiB
+	var exponents []uint8
+	for exponent := uint8(least); exponent <= most; exponent++ {
+		exponents = append(exponents, exponent)
+	}
+	pool, err := mem.NewBinaryTieredBufferPool(exponents...)
+	utilruntime.Must(err)
+	return pool
+}()
+
 // codec encodes as gRPC does, and counts what is not sent yet. It leaves requests to those who
 // answer them.
 type codec struct {
@@ -281,18 +296,20 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return mem.BufferSlice{mem.SliceBuffer(data)}, err
 	}
 	to.add(2 * size)
-	data, err := c.CodecV2.Marshal(v)
+	buffer := buffers.Get(int(size))
+	data, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend((*buffer)[:0], m)
 	to.add(-2 * size)
-	if err != nil || len(data) != 1 {
-		return data, err
+	if err != nil {
+		buffers.Put(buffer)
+		return nil, err
 	}
-	count := &counted{answers: to, bytes: int64(data.Len())}
+	*buffer = data
+	count := &counted{answers: to, bytes: int64(len(data))}
 	to.add(count.bytes)
-	u := &unsent{data[0], count}
+	u := &unsent{mem.NewBuffer(buffer, buffers), count}
 	// gRPC gives a buffer back when it is sent, but may forget those of a connection that is lost.
 	runtime.AddCleanup(u, (*counted).end, count)
-	bytes := data[0].ReadOnlyData()
-	return mem.BufferSlice{mem.NewBuffer(&bytes, u)}, nil
+	return mem.BufferSlice{mem.NewBuffer(&data, u)}, nil
 }
 
 // unsent is an encoded answer. As the pool that its buffer belongs to, it hears when that is sent.
@@ -302,7 +319,7 @@ type unsent struct {
 }
 
 // Get is never called: nothing else is taken of the pool.
-func (u *unsent) Get(length int) *[]byte { return mem.DefaultBufferPool().Get(length) }
+func (u *unsent) Get(length int) *[]byte { return buffers.Get(length) }
 
 // Put implements mem.BufferPool.
 func (u *unsent) Put(*[]byte) {

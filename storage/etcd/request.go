@@ -229,7 +229,7 @@ func decompress(data mem.BufferSlice, how string, most int) (mem.BufferSlice, er
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "the request cannot be decompressed: %v", err)
 	}
-	whole, err := mem.ReadAll(io.LimitReader(r, int64(most)+1), mem.DefaultBufferPool())
+	whole, err := mem.ReadAll(io.LimitReader(r, int64(most)+1), buffers)
 	if err != nil {
 		return whole, status.Errorf(codes.Internal, "the request cannot be decompressed: %v", err)
 	}
@@ -275,7 +275,7 @@ func (s *Server) receive(stream grpc.ServerStream, method string,
 	}
 	r.counts = &s.requests
 	if method == "Txn" {
-		whole := r.data.MaterializeToBuffer(mem.DefaultBufferPool())
+		whole := r.data.MaterializeToBuffer(buffers)
 		r.data.Free()
 		r.data = mem.BufferSlice{whole}
 		if most := 3 * s.cfg.MaxTxnOps; operations(whole.ReadOnlyData(), most, 0) > most {

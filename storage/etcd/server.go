@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
@@ -317,6 +318,7 @@ func (s *Server) Options() []grpc.ServerOption {
 		grpc.NumStreamWorkers(s.cfg.workers),
 		grpc.UnknownServiceHandler(unserved),
 		grpc.InTapHandle(s.admit),
+		experimental.BufferPool(buffers),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), &s.answers, &s.events,
 			s.metrics.sent}),
 	}

@@ -1,10 +1,12 @@
 package measure
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Written reads how many bytes this process, and the servers with these process ids and their
@@ -21,6 +23,9 @@ func Written(servers []int) (int64, error) {
 	}
 	for _, p := range processes {
 		n, err := writtenBy(strconv.Itoa(p.pid))
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // it has ended since the processes were read
+		}
 		if err != nil {
 			return 0, err
 		}
