@@ -132,3 +132,12 @@ func TestBound(t *testing.T) {
 		}
 	}
 }
+
+// TestBuffers: a buffer is not much larger than what goes into it.
+func TestBuffers(t *testing.T) {
+	for size := 256; size <= 4<<20; size += size/3 + 1 {
+		if got := cap(*buffers.Get(size)); got < size || got >= 2*size {
+			t.Errorf("the buffer for %d bytes has %d", size, got)
+		}
+	}
+}
