@@ -162,7 +162,8 @@ func (d oneDependent) Dependents(context.Context, schema.GroupResource, types.UI
 }
 
 // An owner whose dependents are to stay is finalized when no dependent refers to it any more.
-// Otherwise a collector that begins after that, which knows nothing of the owner, would delete them.
+// Otherwise a collector that begins after that, and knows nothing of the owner, would delete
+// them.
 func TestOrphansLoseTheirReferences(t *testing.T) {
 	x := largeThings(t, "f: orphan", "x f")
 	o := parse("x f")
