@@ -45,6 +45,15 @@ func DirSize(dir string) (total, log int64, err error) {
 	return total, log, nil
 }
 
+// Free is how many bytes the file system of a directory has room for.
+func Free(dir string) (int64, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return 0, fmt.Errorf("free space of %s: %w", dir, err)
+	}
+	return int64(fs.Bavail) * fs.Bsize, nil
+}
+
 // isLog tells whether a file is a write-ahead log: of SQLite, PostgreSQL or MariaDB, or one of the
 // two of MySQL.
 func isLog(path string) bool {

@@ -218,6 +218,11 @@ func (l *liveRun) backup(ctx context.Context) (err error) {
 		return err
 	}
 	l.m["backup_size"] = float64(size) / float64(l.n*object.Bytes())
+	// It is written to a log first, as one transaction.
+	if free, err := measure.Free(dir); err != nil || free < int64(3*l.n*object.Bytes()) {
+		l.Progress("there is no room to restore")
+		return err
+	}
 	l.Progress("restoring")
 	took, err = timed(func() error { return archiver.Restore(ctx, file) })
 	switch {
