@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"reflect"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -38,6 +39,9 @@ const (
 	// can be guessed from that of the last ones. Where the guess is wrong, contract.ReadBytes
 	// bounds the page.
 	pageBytes = 16 << 20
+	// chunkBytes is the same for the chunks of a whole list, of which one is decoded while the next
+	// ones are read.
+	chunkBytes = 4 << 20
 )
 
 // GetList reads the objects below a key, or the one at the key, in the order of the keys. They are
@@ -94,7 +98,11 @@ func (r *objectStore) list(ctx context.Context, key string, opts apistorage.List
 		passed   int64
 		more     bool
 	)
-	for chunk, err := range r.chunks(ctx, in) {
+	chunks := r.chunks(ctx, in)
+	if in.limit == 0 && in.recursive {
+		chunks = readAhead(chunks)
+	}
+	for chunk, err := range chunks {
 		if err != nil {
 			return err
 		}
@@ -175,12 +183,15 @@ type listRange struct {
 // page returns how many rows to read next, after rows have been read, the last time page of them
 // with values of so many bytes.
 func (in *listRange) page(rows, page, bytes int) int {
-	most := firstRows
+	most, mostBytes := firstRows, pageBytes
+	if in.limit == 0 {
+		mostBytes = chunkBytes
+	}
 	if in.rowBytes > 0 {
-		most = min(most, max(1, pageBytes/in.rowBytes))
+		most = min(most, max(1, mostBytes/in.rowBytes))
 	}
 	if rows > 0 {
-		most = max(1, page*pageBytes/max(1, bytes))
+		most = max(1, page*mostBytes/max(1, bytes))
 	}
 	switch {
 	case in.limit == 0:
@@ -289,6 +300,48 @@ func (r *objectStore) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.
 			}
 			o.Limit = in.page(rows, len(chunk.KVs), bytes)
 			if !yield(chunk, nil) || !chunk.More || in.limit > 0 && !in.filtered && rows >= in.limit {
+				return
+			}
+		}
+	}
+}
+
+// readAhead reads the next chunk while one is decoded, since the database does the one and this
+// process the other. So there are two chunks in memory, and a third one that is read.
+func readAhead(chunks iter.Seq2[*mvcc.RangeResult, error]) iter.Seq2[*mvcc.RangeResult, error] {
+	type result struct {
+		chunk *mvcc.RangeResult
+		err   error
+	}
+	return func(yield func(*mvcc.RangeResult, error) bool) {
+		results, enough := make(chan result), make(chan struct{})
+		give := func(r result) bool {
+			select {
+			case results <- r:
+				return true
+			case <-enough:
+				return false
+			}
+		}
+		var reader sync.WaitGroup
+		defer reader.Wait()
+		defer close(enough)
+		reader.Go(func() {
+			defer close(results)
+			err := contract.Recovered(func() error {
+				for chunk, err := range chunks {
+					if !give(result{chunk, err}) {
+						break
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				give(result{nil, err})
+			}
+		})
+		for r := range results {
+			if !yield(r.chunk, r.err) {
 				return
 			}
 		}

@@ -354,13 +354,14 @@ func TestPageSizes(t *testing.T) {
 		rowBytes          int
 		want              int
 	}{
-		{name: "the first page of objects that were large last time", rowBytes: 1 << 20, want: 16},
+		{name: "the first page of objects that were large last time", rowBytes: 1 << 20, want: 4},
+		{name: "that was asked for", rowBytes: 1 << 20, limit: 300, want: 16},
 		{name: "of objects that were small", rowBytes: 100, want: firstRows},
 		{name: "of objects that were greater than a page", rowBytes: 2 * pageBytes, want: 1},
 		{name: "the first page of a whole list", want: firstRows},
 		{name: "then of small objects", rows: 500, page: 500, bytes: 500 << 10, want: chunkRows},
 		{name: "of no values", rows: 500, page: 500, want: chunkRows},
-		{name: "of great objects", rows: 500, page: 500, bytes: 500 << 20, want: 16},
+		{name: "of great objects", rows: 500, page: 500, bytes: 500 << 20, want: 4},
 		{name: "greater than a page", rows: 2, page: 2, bytes: 4 * pageBytes, want: 1},
 		{name: "a page that was asked for", limit: 300, want: 300},
 		{name: "a long one", limit: 5000, want: firstRows},

@@ -149,7 +149,11 @@ func (b *backend) Pools() []contract.Pool {
 
 const (
 	maxGroupMutations = 512
-	maxGroupBytes     = 4 << 20
+	// maxGroupBytes are of keys, values and previous values. 64 writers of 20 KB do not come to it,
+	// and for values of 200 KB more gains nothing: see "Groups and limits" in
+	// hack/bench/FINDINGS.md. Twice as much, which the text of a group may have, fits into the
+	// default packets of both servers.
+	maxGroupBytes = 4 << 20
 	// minMaxPacket is the smallest max_allowed_packet that is accepted. The servers' defaults are
 	// 16 and 64 MiB.
 	minMaxPacket = 4 << 20

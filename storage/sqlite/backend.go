@@ -79,7 +79,8 @@ var (
 	_ contract.Volatile   = (*backend)(nil)
 )
 
-// Limits of one group: one of some megabytes is as fast per write as greater ones.
+// Limits of one group. 64 writers of 20 KB do not come to groupBytes, and for values of 200 KB more
+// gains little: see "Groups and limits" in hack/bench/FINDINGS.md.
 const (
 	groupMutations = 1024
 	groupBytes     = 8 << 20
