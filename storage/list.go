@@ -99,7 +99,7 @@ func (r *objectStore) list(ctx context.Context, key string, opts apistorage.List
 		more     bool
 	)
 	chunks := r.chunks(ctx, in)
-	if in.limit == 0 && in.recursive {
+	if in.limit == 0 && in.recursive && !r.mvcc.Limits().GetsInPlace {
 		chunks = readAhead(chunks)
 	}
 	for chunk, err := range chunks {
@@ -307,7 +307,9 @@ func (r *objectStore) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.
 }
 
 // readAhead reads the next chunk while one is decoded, since the database does the one and this
-// process the other. So there are two chunks in memory, and a third one that is read.
+// process the other. So there are two chunks in memory, and a third one that is read. Where this
+// process is the database, it would gain nothing: rows that one processor has read are not in the
+// cache of the one that decodes them.
 func readAhead(chunks iter.Seq2[*mvcc.RangeResult, error]) iter.Seq2[*mvcc.RangeResult, error] {
 	type result struct {
 		chunk *mvcc.RangeResult
