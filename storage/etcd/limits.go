@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -256,7 +255,9 @@ var buffers = func() mem.BufferPool {
 		exponents = append(exponents, exponent)
 	}
 	pool, err := mem.NewBinaryTieredBufferPool(exponents...)
-	utilruntime.Must(err)
+	if err != nil {
+		panic(err) // an exponent is too large for this machine, and these are not
+	}
 	return pool
 }()
 
