@@ -131,7 +131,8 @@ func TestFileSystemInMemory(t *testing.T) {
 // TestWritten writes a file, and lets a child write one.
 func TestWritten(t *testing.T) {
 	const size = 1 << 20
-	dir, err := os.MkdirTemp(".", "written-*") // that of temporary files may be in memory
+	//nolint:usetesting // temporary files may be in memory, where nothing is written to a disk
+	dir, err := os.MkdirTemp(".", "written-*")
 	if err != nil {
 		t.Fatal(err)
 	}
