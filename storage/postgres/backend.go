@@ -72,8 +72,8 @@ func (d *database) closePools() {
 	}
 }
 
-// groupBytes is what a group may have of keys, values and previous values. It is bounded since it is
-// in memory several times, here and in the server. 64 writers of 20 KB do not come to it. For
+// groupBytes is what a group may have of keys, values and previous values. It is bounded since it
+// is in memory several times, here and in the server. 64 writers of 20 KB do not come to it. For
 // updates of 200 KB, 2 MiB take twice the processor time, and 32 MiB save none: see "Groups and
 // limits" in hack/bench/FINDINGS.md.
 const groupBytes = 8 << 20
