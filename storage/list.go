@@ -39,8 +39,7 @@ const (
 	// can be guessed from that of the last ones. Where the guess is wrong, contract.ReadBytes
 	// bounds the page.
 	pageBytes = 16 << 20
-	// chunkBytes is the same for the chunks of a whole list, of which one is decoded while the next
-	// ones are read.
+	// chunkBytes is the same for the chunks of a whole list: see readAhead.
 	chunkBytes = 4 << 20
 )
 
@@ -307,9 +306,8 @@ func (r *objectStore) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.
 }
 
 // readAhead reads the next chunk while one is decoded, since the database does the one and this
-// process the other. So there are two chunks in memory, and a third one that is read. Where this
-// process is the database, it would gain nothing: rows that one processor has read are not in the
-// cache of the one that decodes them.
+// process the other. So two chunks are in memory. Where this process is the database, it would gain
+// nothing: rows that one processor has read are not in the cache of the one that decodes them.
 func readAhead(chunks iter.Seq2[*mvcc.RangeResult, error]) iter.Seq2[*mvcc.RangeResult, error] {
 	type result struct {
 		chunk *mvcc.RangeResult

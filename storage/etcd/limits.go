@@ -247,7 +247,7 @@ const countedBytes = 4 << 10
 
 // buffers are for requests and answers. A pool of gRPC clears the whole of a buffer before it gives
 // it away, and its default one has none between 32 KiB and 1 MiB: an object of 50 KB had a MiB
-// cleared twice, which was a fifth of the processor time of this package's callers.
+// cleared twice, which was a fifth of the processor time of a front end.
 var buffers = func() mem.BufferPool {
 	const least, most = 8, 22 // 256 bytes to 4 MiB
 	var exponents []uint8
