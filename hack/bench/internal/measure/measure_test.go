@@ -2,6 +2,7 @@ package measure
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,10 +37,11 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestCPUTime lets a child of a child work: its time counts while it runs and after it has ended.
-func TestCPUTime(t *testing.T) {
-	cmd := exec.Command("sh", "-c",
-		`sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo worked; read line`)
+// shell starts a shell, and returns when it has run a command in a child of its own. It lives until
+// the test ends.
+func shell(t *testing.T, command string) (pid int) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", command+"; echo done; read line")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -51,16 +53,22 @@ func TestCPUTime(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := in.Close(); err != nil {
 			t.Error(err)
 		}
 		_ = cmd.Wait() // read fails at the end of its input
-	}()
+	})
 	if _, err := out.Read(make([]byte, 16)); err != nil {
 		t.Fatal(err)
 	}
-	cpu, err := CPUTime([]int{cmd.Process.Pid})
+	return cmd.Process.Pid
+}
+
+// TestCPUTime lets a child of a child work: its time counts while it runs and after it has ended.
+func TestCPUTime(t *testing.T) {
+	pid := shell(t, `sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'`)
+	cpu, err := CPUTime([]int{pid})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,28 +160,8 @@ func TestWritten(t *testing.T) {
 	if after-before < size {
 		t.Errorf("this process has written %d bytes, and %d were counted", size, after-before)
 	}
-	cmd := exec.Command("sh", "-c", `cp "$1" "$1.copy"; echo copied; read line`, "sh", own)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := in.Close(); err != nil {
-			t.Error(err)
-		}
-		_ = cmd.Wait() // read fails at the end of its input
-	}()
-	if _, err := out.Read(make([]byte, 16)); err != nil {
-		t.Fatal(err)
-	}
-	all, err := Written([]int{cmd.Process.Pid})
+	pid := shell(t, fmt.Sprintf("cp %q %q", own, own+".copy"))
+	all, err := Written([]int{pid})
 	if err != nil {
 		t.Fatal(err)
 	}
