@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
+	endpointsrequest "k8s.io/apiserver/pkg/endpoints/request"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	storagemetrics "k8s.io/apiserver/pkg/storage/metrics"
@@ -30,7 +31,7 @@ const (
 	// firstRows is how many rows are read first, unless the resource's last list has shown that
 	// they are large.
 	firstRows = 500
-	// chunkRows is how many rows of a whole list are read at a time, so that a list of any length
+	// chunkRows is how many rows of a long list are read at a time, so that a list of any length
 	// holds few stored values next to its objects.
 	chunkRows = 2000
 	// maxPageRows bounds the pages of a filtered list, which double until enough objects match.
@@ -39,7 +40,7 @@ const (
 	// can be guessed from that of the last ones. Where the guess is wrong, contract.ReadBytes
 	// bounds the page.
 	pageBytes = 16 << 20
-	// chunkBytes is the same for the chunks of a whole list: see readAhead.
+	// chunkBytes is the same for the chunks of a long list: see readAhead.
 	chunkBytes = 4 << 20
 )
 
@@ -98,7 +99,7 @@ func (r *objectStore) list(ctx context.Context, key string, opts apistorage.List
 		more     bool
 	)
 	chunks := r.chunks(ctx, in)
-	if in.limit == 0 && in.recursive && !r.mvcc.Limits().GetsInPlace {
+	if in.long() && !r.mvcc.Limits().GetsInPlace {
 		chunks = readAhead(chunks)
 	}
 	for chunk, err := range chunks {
@@ -179,11 +180,17 @@ type listRange struct {
 	by *mvcc.IndexQuery
 }
 
+// long tells whether the list is likely to be read in several chunks: a whole list, or the long
+// pages by which a watch cache is filled.
+func (in *listRange) long() bool {
+	return in.recursive && (in.limit == 0 || !in.filtered && in.limit > chunkRows)
+}
+
 // page returns how many rows to read next, after rows have been read, the last time page of them
 // with values of so many bytes.
 func (in *listRange) page(rows, page, bytes int) int {
 	most, mostBytes := firstRows, pageBytes
-	if in.limit == 0 {
+	if in.long() {
 		mostBytes = chunkBytes
 	}
 	if in.rowBytes > 0 {
@@ -435,67 +442,135 @@ func (n *items) full() bool { return n.pred.Limit > 0 && int64(n.slice.Len()) >=
 // add appends the objects that match, until the list is full. It returns how many rows it has
 // looked at.
 func (n *items) add(ctx context.Context, kvs []mvcc.KeyValue) (taken int, err error) {
-	if n.everyone {
-		n.slice.Grow(len(kvs))
+	if n.pred.Limit == 0 || n.everyone && int64(n.len()+len(kvs)) <= n.pred.Limit {
+		return n.addAll(ctx, kvs)
 	}
 	for i := range kvs {
 		if n.full() {
 			return i, nil
 		}
-		kv := &kvs[i]
-		if ctx.Err() != nil {
-			return i, apistorage.NewTimeoutError(string(kv.Key),
-				"the request ended before the list was complete")
-		}
-		if err := n.addOne(ctx, kv); err != nil && n.errs.add(string(kv.Key), err) {
+		if err := n.addOne(ctx, &kvs[i]); err != nil && n.errs.add(string(kvs[i].Key), err) {
 			return i + 1, n.errs.err()
 		}
-		kv.Value = nil // decoding a long chunk takes a while: let go of what is done
 	}
 	return len(kvs), nil
 }
 
-// addOne decodes the object in place, into a new element of the slice, and takes the element back
-// if it does not belong into the list.
-func (n *items) addOne(ctx context.Context, kv *mvcc.KeyValue) error {
-	data, _, err := n.r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
-	if err != nil {
-		return apistorage.NewInternalError(fmt.Errorf("unable to transform key %q: %w",
-			string(kv.Key), err))
+// addAll is add for rows that are all to be looked at. It lets all processors decode them, so that
+// whoever waits for a list alone has it sooner. If many lists come at once, each takes as long as
+// with one processor.
+func (n *items) addAll(ctx context.Context, kvs []mvcc.KeyValue) (taken int, err error) {
+	at := n.slice.Len()
+	n.slice.Grow(len(kvs))
+	n.slice.SetLen(at + len(kvs))
+	results := make([]itemResult, len(kvs))
+	began := time.Now()
+	inParallel(len(kvs), valueBytes(kvs)/bytesPerDecoder, func(i int) {
+		results[i] = n.decode(ctx, &kvs[i], n.slice.Index(at+i))
+	})
+	endpointsrequest.TrackDecodeLatency(ctx, time.Since(began))
+	next := at // where the next one belongs that stays
+	defer func() {
+		for i := next; i < at+len(kvs); i++ {
+			n.slice.Index(i).SetZero()
+		}
+		n.slice.SetLen(next)
+	}()
+	for i, result := range results {
+		if result.err != nil && n.errs.add(string(kvs[i].Key), result.err) {
+			return i + 1, n.errs.err()
+		}
+		if result.evaluated {
+			n.evaluated++
+		}
+		if !result.matched {
+			continue
+		}
+		if next != at+i {
+			n.slice.Index(next).Set(n.slice.Index(at + i))
+		}
+		next++
 	}
-	return n.addOpen(ctx, data, kv.Revision)
+	return len(kvs), nil
+}
+
+// bytesPerDecoder is how many bytes of values are worth a goroutine of their own.
+const bytesPerDecoder = 64 << 10
+
+// itemResult is what became of a row.
+type itemResult struct {
+	evaluated, matched bool
+	err                error
+}
+
+// addOne appends the object of a row, if it belongs into the list.
+func (n *items) addOne(ctx context.Context, kv *mvcc.KeyValue) error {
+	return n.append(ctx, func(item reflect.Value) itemResult { return n.decode(ctx, kv, item) })
 }
 
 // addOpen is addOne for an object that was decrypted.
 func (n *items) addOpen(ctx context.Context, data []byte, revision contract.Revision) error {
+	return n.append(ctx, func(item reflect.Value) itemResult {
+		return n.decodeOpen(data, revision, item)
+	})
+}
+
+// append gives a new element of the slice to decode, and takes it back if it is not wanted. The
+// time is accounted for to the request.
+func (n *items) append(ctx context.Context, decode func(item reflect.Value) itemResult) error {
 	at := n.slice.Len()
 	if at == n.slice.Cap() {
 		n.slice.Grow(1)
 	}
 	n.slice.SetLen(at + 1)
 	item := n.slice.Index(at)
+	began := time.Now()
+	result := decode(item)
+	endpointsrequest.TrackDecodeLatency(ctx, time.Since(began))
+	if result.evaluated {
+		n.evaluated++
+	}
+	if !result.matched {
+		item.SetZero()
+		n.slice.SetLen(at)
+	}
+	return result.err
+}
+
+// decode decodes the object of a row in place, into an element of the slice, and tells whether it
+// belongs into the list. Several may be decoded at once.
+func (n *items) decode(ctx context.Context, kv *mvcc.KeyValue, item reflect.Value) itemResult {
+	if ctx.Err() != nil {
+		return itemResult{err: apistorage.NewTimeoutError(string(kv.Key),
+			"the request ended before the list was complete")}
+	}
+	data, _, err := n.r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
+	if err != nil {
+		return itemResult{err: apistorage.NewInternalError(fmt.Errorf(
+			"unable to transform key %q: %w", string(kv.Key), err))}
+	}
+	kv.Value = nil // decoding a long chunk takes a while: let go of what is done
+	return n.decodeOpen(data, kv.Revision, item)
+}
+
+func (n *items) decodeOpen(data []byte, revision contract.Revision, item reflect.Value) itemResult {
 	item.SetZero()
 	into := item.Addr().Interface().(runtime.Object)
 	if n.prepare != nil {
 		n.prepare(into)
 	}
-	obj, err := n.r.objects.decodeItem(ctx, data, into, revision)
-	matched := false
-	if err == nil {
-		n.evaluated++
-		if obj != into {
-			item.Set(reflect.ValueOf(obj).Elem())
-		}
-		if matched = n.everyone; !matched {
-			ok, err := n.pred.Matches(into)
-			matched = ok && err == nil
-		}
+	obj, err := n.r.objects.decode(data, into, revision)
+	if err != nil {
+		return itemResult{err: err}
 	}
-	if !matched {
-		item.SetZero()
-		n.slice.SetLen(at)
+	if obj != into {
+		item.Set(reflect.ValueOf(obj).Elem())
 	}
-	return err
+	if n.everyone {
+		return itemResult{evaluated: true, matched: true}
+	}
+	ok, err := n.pred.Matches(into)
+	return itemResult{evaluated: true, matched: ok && err == nil}
 }
 
 // finish makes sure that an empty list has items, since nil is encoded as null.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -229,6 +230,50 @@ func TestRoomOfLists(t *testing.T) {
 	whole := list(t, r, apistorage.ListOptions{})
 	if n, room := len(whole.Items), cap(whole.Items); n != objects || room > objects*105/100 {
 		t.Errorf("a list of %d has %d items and room for %d", objects, n, room)
+	}
+}
+
+// TestListsInParallel: what is decoded by several processors is what one would have decoded: all
+// objects in their order, those that are selected, and the first error.
+func TestListsInParallel(t *testing.T) {
+	r := pods(t, memory(t))
+	const objects = 500
+	for i := range objects {
+		p := pod(numbered(i))
+		p.Labels = map[string]string{"third": strconv.FormatBool(i%3 == 0)}
+		p.Annotations = map[string]string{"bulk": strings.Repeat("x", 4*bytesPerDecoder/objects)}
+		if err := r.Create(t.Context(), podKey(p.Name), p, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	thirds := apistorage.SelectionPredicate{GetAttrs: apistorage.DefaultNamespaceScopedAttr,
+		Label: labels.SelectorFromSet(labels.Set{"third": "true"}), Field: fields.Everything()}
+	for what, test := range map[string]struct {
+		opts apistorage.ListOptions
+		step int
+	}{
+		"all": {apistorage.ListOptions{}, 1}, "a page of all": {page(objects, ""), 1},
+		"a third": {apistorage.ListOptions{Predicate: thirds}, 3},
+	} {
+		l := list(t, r, test.opts)
+		if n := (objects + test.step - 1) / test.step; len(l.Items) != n {
+			t.Fatalf("%s: %d items, want %d", what, len(l.Items), n)
+		}
+		for i := range l.Items {
+			if got, want := l.Items[i].Name, numbered(i*test.step); got != want {
+				t.Fatalf("%s: item %d is %s, want %s", what, i, got, want)
+			}
+		}
+		for i, rest := range l.Items[len(l.Items):cap(l.Items)] {
+			if rest.Name != "" {
+				t.Fatalf("%s: behind the list, item %d is %s", what, i, rest.Name)
+			}
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := tryList(ended, r, apistorage.ListOptions{}); err == nil {
+		t.Error("a request that has ended was answered")
 	}
 }
 

@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	goruntime "runtime"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -239,24 +238,23 @@ func (w *watcher) sendInitial() error {
 	if r.recursive {
 		r.end = contract.PrefixEnd(w.key)
 	}
+	chunks := w.r.chunks(w.ctx, r)
+	if r.long() && !w.r.mvcc.Limits().GetsInPlace {
+		chunks = readAhead(chunks)
+	}
 	snapshot := contract.Revision(0)
-	for chunk, err := range w.r.chunks(w.ctx, r) {
+	for chunk, err := range chunks {
 		if err != nil {
 			return err
 		}
 		snapshot = chunk.Revision
-		for i := range chunk.KVs {
-			kv := &chunk.KVs[i]
-			obj, err := w.r.objects.openNew(w.ctx, kv.Key, kv.Value, kv.Revision)
-			if err != nil {
-				return err
-			}
-			kv.Value = nil
-			if !w.selects(obj) {
-				continue
-			}
-			if err := w.send(watch.Event{Type: watch.Added, Object: obj}); err != nil {
-				return err
+		for window := range slices.Chunk(chunk.KVs, decodeWindow) {
+			for _, r := range w.decodeAll(len(window), func(i int) (watch.Event, error) {
+				return w.initial(&window[i])
+			}) {
+				if err := w.sendDecoded(r); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -284,14 +282,13 @@ func (w *watcher) bookmark(at contract.Revision, initial bool) error {
 	return w.send(watch.Event{Type: watch.Bookmark, Object: obj})
 }
 
-// decodeWindow bounds how many events of a batch are decoded before they are sent.
+// decodeWindow bounds how many events are decoded before they are sent.
 const decodeWindow = 64
 
 // eventsPerDecoder is how many events are worth a goroutine of their own.
 const eventsPerDecoder = 4
 
-// sendBatch sends the events in their order. They are decoded in windows, those of one window
-// concurrently if that is enabled.
+// sendBatch sends the events in their order. They are decoded in windows.
 func (w *watcher) sendBatch(events []*mvcc.Event) error {
 	if len(events) == 0 {
 		return nil
@@ -300,56 +297,57 @@ func (w *watcher) sendBatch(events []*mvcc.Event) error {
 		n.follow(events)
 	}
 	received := time.Now()
-	for len(events) > 0 {
-		window := events[:min(len(events), decodeWindow)]
-		events = events[len(window):]
-		for i, r := range w.decodeAll(window) {
+	for window := range slices.Chunk(events, decodeWindow) {
+		for i, r := range w.decodeAll(len(window), func(i int) (watch.Event, error) {
+			return w.event(window[i])
+		}) {
 			etcdmetrics.RecordEtcdEvent(w.r.name)
-			if r.err != nil {
-				return r.err
-			}
-			if r.event.Object == nil {
-				continue
-			}
-			if w.opts.RecordTimestamps {
+			if w.opts.RecordTimestamps && r.event.Object != nil {
 				r.event.Object = &timedObject{Object: r.event.Object, received: received}
 			}
-			if err := w.send(r.event); err != nil {
+			if err := w.sendDecoded(r); err != nil {
 				return err
 			}
-			w.revision = window[i].Revision
+			if r.event.Object != nil {
+				w.revision = window[i].Revision
+			}
 		}
 	}
 	return nil
 }
 
+// decoded is an event as the reader sees it, without an object if it does not, or why it has none.
 type decoded struct {
 	event watch.Event
 	err   error
 }
 
-func (w *watcher) decodeAll(events []*mvcc.Event) []decoded {
-	results := make([]decoded, len(events))
-	decode := func(i int) { results[i].event, results[i].err = w.event(events[i]) }
-	workers := min(goruntime.GOMAXPROCS(0), len(events)/eventsPerDecoder)
-	if !w.concurrently || workers < 2 {
-		for i := range events {
-			if decode(i); results[i].err != nil {
-				return results[:i+1]
-			}
-		}
-		return results
+// decodeAll decodes n events, concurrently if that is enabled.
+func (w *watcher) decodeAll(n int, decode func(i int) (watch.Event, error)) []decoded {
+	results := make([]decoded, n)
+	worth := 1
+	if w.concurrently {
+		worth = n / eventsPerDecoder
 	}
-	var wg sync.WaitGroup
-	for worker := range workers {
-		wg.Go(func() {
-			for i := worker; i < len(events); i += workers {
-				decode(i)
-			}
-		})
-	}
-	wg.Wait()
+	inParallel(n, worth, func(i int) { results[i].event, results[i].err = decode(i) })
 	return results
+}
+
+func (w *watcher) sendDecoded(r decoded) error {
+	if r.err != nil || r.event.Object == nil {
+		return r.err
+	}
+	return w.send(r.event)
+}
+
+// initial makes an ADDED event of a row, if the reader sees its object.
+func (w *watcher) initial(kv *mvcc.KeyValue) (watch.Event, error) {
+	obj, err := w.r.objects.openNew(w.ctx, kv.Key, kv.Value, kv.Revision)
+	kv.Value = nil
+	if err != nil || !w.selects(obj) {
+		return watch.Event{}, err
+	}
+	return watch.Event{Type: watch.Added, Object: obj}, nil
 }
 
 // event makes of a write what the watch's reader sees of it; it has no object if the reader sees
