@@ -64,6 +64,14 @@ func startKine(ctx context.Context, dir string, p Programs, database Server) (Se
 	return k, nil
 }
 
+// kineDialed is a client of kine. It is no Archiver: users of kine back up the database.
+type kineDialed struct{ Client }
+
+func dialKine(ctx context.Context, address string, o DialOptions) (Client, error) {
+	c, err := dialEtcd(ctx, address, o)
+	return kineDialed{c}, err
+}
+
 // kineEndpoint writes a database's URL as kine wants it.
 func kineEndpoint(address string) (endpoint, about string, err error) {
 	u, err := url.Parse(address)

@@ -57,7 +57,7 @@ var databases = map[programs.Kind]serve{
 func All() []Target {
 	targets := []Target{{"etcd", "etcd", serveEtcd, dialEtcd}}
 	for _, kind := range programs.Kinds() {
-		targets = append(targets, Target{"kine", string(kind), kineOn(databases[kind]), dialEtcd})
+		targets = append(targets, Target{"kine", string(kind), kineOn(databases[kind]), dialKine})
 	}
 	for _, kind := range programs.Kinds() {
 		targets = append(targets, Target{"rowkeeper-etcd", string(kind), frontOn(databases[kind]),
