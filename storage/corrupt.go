@@ -63,15 +63,24 @@ type listErrors struct {
 	tooMany  bool
 }
 
+// tolerates tells whether an object's error does not end the list by itself.
+func (l *listErrors) tolerates(err error) bool {
+	var c *corruptError
+	return l.tolerate && errors.As(err, &c)
+}
+
+// room is how many more corrupt objects end the list.
+func (l *listErrors) room() int { return maxCorrupt - len(l.corrupt) }
+
 // add takes an object's error, and returns whether the list is to be ended.
 func (l *listErrors) add(key string, err error) (stop bool) {
 	var c *corruptError
-	if !l.tolerate || !errors.As(err, &c) {
+	if !l.tolerates(err) || !errors.As(err, &c) {
 		l.fatal = err
 		return true
 	}
 	l.corrupt = append(l.corrupt, apistorage.NewCorruptObjError(key, c))
-	l.tooMany = len(l.corrupt) >= maxCorrupt
+	l.tooMany = l.room() <= 0
 	return l.tooMany
 }
 

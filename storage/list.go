@@ -7,6 +7,7 @@ import (
 	"iter"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -16,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
-	endpointsrequest "k8s.io/apiserver/pkg/endpoints/request"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	storagemetrics "k8s.io/apiserver/pkg/storage/metrics"
@@ -98,11 +98,7 @@ func (r *objectStore) list(ctx context.Context, key string, opts apistorage.List
 		passed   int64
 		more     bool
 	)
-	chunks := r.chunks(ctx, in)
-	if in.long() && !r.mvcc.Limits().GetsInPlace {
-		chunks = readAhead(chunks)
-	}
-	for chunk, err := range chunks {
+	for chunk, err := range r.longChunks(ctx, in) {
 		if err != nil {
 			return err
 		}
@@ -176,21 +172,17 @@ type listRange struct {
 	filtered   bool
 	recursive  bool
 	continuing bool
+	// long: it is likely to be read in several chunks, the next one while one is decoded.
+	long bool
 	// by selects rows, nil for all.
 	by *mvcc.IndexQuery
-}
-
-// long tells whether the list is likely to be read in several chunks: a whole list, or the long
-// pages by which a watch cache is filled.
-func (in *listRange) long() bool {
-	return in.recursive && (in.limit == 0 || !in.filtered && in.limit > chunkRows)
 }
 
 // page returns how many rows to read next, after rows have been read, the last time page of them
 // with values of so many bytes.
 func (in *listRange) page(rows, page, bytes int) int {
 	most, mostBytes := firstRows, pageBytes
-	if in.long() {
+	if in.long {
 		mostBytes = chunkBytes
 	}
 	if in.rowBytes > 0 {
@@ -312,9 +304,22 @@ func (r *objectStore) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.
 	}
 }
 
+// longChunks is chunks for a reader that decodes all that it reads. It reads ahead if the list is
+// likely to have several chunks: a whole list, or a long page, by which a watch cache may be
+// filled.
+func (r *objectStore) longChunks(ctx context.Context,
+	in listRange) iter.Seq2[*mvcc.RangeResult, error] {
+	in.long = in.recursive && (in.limit == 0 || !in.filtered && in.limit > chunkRows)
+	if !in.long || r.mvcc.Limits().GetsInPlace {
+		return r.chunks(ctx, in)
+	}
+	return readAhead(r.chunks(ctx, in))
+}
+
 // readAhead reads the next chunk while one is decoded, since the database does the one and this
-// process the other. So two chunks are in memory. Where this process is the database, it would gain
-// nothing: rows that one processor has read are not in the cache of the one that decodes them.
+// process the other. So two chunks are in memory, for as long as the reader of the list takes. Where
+// this process is the database, it would gain nothing: rows that one processor has read are not in
+// the cache of the one that decodes them.
 func readAhead(chunks iter.Seq2[*mvcc.RangeResult, error]) iter.Seq2[*mvcc.RangeResult, error] {
 	type result struct {
 		chunk *mvcc.RangeResult
@@ -442,42 +447,57 @@ func (n *items) full() bool { return n.pred.Limit > 0 && int64(n.slice.Len()) >=
 // add appends the objects that match, until the list is full. It returns how many rows it has
 // looked at.
 func (n *items) add(ctx context.Context, kvs []mvcc.KeyValue) (taken int, err error) {
-	if n.pred.Limit == 0 || n.everyone && int64(n.len()+len(kvs)) <= n.pred.Limit {
-		return n.addAll(ctx, kvs)
+	if n.everyone {
+		n.slice.Grow(len(kvs))
 	}
-	for i := range kvs {
-		if n.full() {
-			return i, nil
+	for taken < len(kvs) && !n.full() {
+		window := kvs[taken:min(taken+itemWindow, len(kvs))]
+		if n.pred.Limit > 0 {
+			// More than these are not read, and not decoded.
+			window = window[:min(int64(len(window)), n.pred.Limit-int64(n.len()))]
 		}
-		if err := n.addOne(ctx, &kvs[i]); err != nil && n.errs.add(string(kvs[i].Key), err) {
-			return i + 1, n.errs.err()
+		looked, err := n.addWindow(ctx, window)
+		if taken += looked; err != nil {
+			return taken, err
 		}
 	}
-	return len(kvs), nil
+	return taken, nil
 }
 
-// addAll is add for rows that are all to be looked at. It lets all processors decode them, so that
-// whoever waits for a list alone has it sooner. If many lists come at once, each takes as long as
-// with one processor.
-func (n *items) addAll(ctx context.Context, kvs []mvcc.KeyValue) (taken int, err error) {
+// itemWindow bounds how many rows are decoded before those are dropped that do not match.
+const itemWindow = 256
+
+// bytesPerDecoder is how many bytes of values are worth a goroutine of their own.
+const bytesPerDecoder = 64 << 10
+
+// addWindow appends those of a few rows that match. All processors decode them, so that whoever
+// waits for a list alone has it sooner. If many lists come at once, each takes as long as with one
+// processor.
+func (n *items) addWindow(ctx context.Context, kvs []mvcc.KeyValue) (looked int, err error) {
 	at := n.slice.Len()
 	n.slice.Grow(len(kvs))
 	n.slice.SetLen(at + len(kvs))
-	results := make([]itemResult, len(kvs))
-	began := time.Now()
-	inParallel(len(kvs), valueBytes(kvs)/bytesPerDecoder, func(i int) {
-		results[i] = n.decode(ctx, &kvs[i], n.slice.Index(at+i))
-	})
-	endpointsrequest.TrackDecodeLatency(ctx, time.Since(began))
-	next := at // where the next one belongs that stays
+	next := at // where the next one belongs that matches
 	defer func() {
 		for i := next; i < at+len(kvs); i++ {
 			n.slice.Index(i).SetZero()
 		}
 		n.slice.SetLen(next)
 	}()
+	results := make([]itemResult, len(kvs))
+	var corrupt atomic.Int64
+	inParallel(len(kvs), valueBytes(kvs)/bytesPerDecoder, func(i int) (goOn bool) {
+		results[i] = n.decode(ctx, &kvs[i], n.slice.Index(at+i))
+		err := results[i].err
+		return err == nil || n.errs.tolerates(err) && int(corrupt.Add(1)) < n.errs.room()
+	})
+	// Where that has stopped, this stops as well, or before.
 	for i, result := range results {
-		if result.err != nil && n.errs.add(string(kvs[i].Key), result.err) {
+		switch {
+		case result.err != nil && ctx.Err() != nil: // it says nothing about the object
+			return i, apistorage.NewTimeoutError(string(kvs[i].Key),
+				"the request ended before the list was complete")
+		case result.err != nil && n.errs.add(string(kvs[i].Key), result.err):
 			return i + 1, n.errs.err()
 		}
 		if result.evaluated {
@@ -494,72 +514,42 @@ func (n *items) addAll(ctx context.Context, kvs []mvcc.KeyValue) (taken int, err
 	return len(kvs), nil
 }
 
-// bytesPerDecoder is how many bytes of values are worth a goroutine of their own.
-const bytesPerDecoder = 64 << 10
-
 // itemResult is what became of a row.
 type itemResult struct {
 	evaluated, matched bool
 	err                error
 }
 
-// addOne appends the object of a row, if it belongs into the list.
-func (n *items) addOne(ctx context.Context, kv *mvcc.KeyValue) error {
-	return n.append(ctx, func(item reflect.Value) itemResult { return n.decode(ctx, kv, item) })
-}
-
-// addOpen is addOne for an object that was decrypted.
-func (n *items) addOpen(ctx context.Context, data []byte, revision contract.Revision) error {
-	return n.append(ctx, func(item reflect.Value) itemResult {
-		return n.decodeOpen(data, revision, item)
-	})
-}
-
-// append gives a new element of the slice to decode, and takes it back if it is not wanted. The
-// time is accounted for to the request.
-func (n *items) append(ctx context.Context, decode func(item reflect.Value) itemResult) error {
-	at := n.slice.Len()
-	if at == n.slice.Cap() {
-		n.slice.Grow(1)
-	}
-	n.slice.SetLen(at + 1)
-	item := n.slice.Index(at)
-	began := time.Now()
-	result := decode(item)
-	endpointsrequest.TrackDecodeLatency(ctx, time.Since(began))
-	if result.evaluated {
-		n.evaluated++
-	}
-	if !result.matched {
-		item.SetZero()
-		n.slice.SetLen(at)
-	}
-	return result.err
-}
-
 // decode decodes the object of a row in place, into an element of the slice, and tells whether it
 // belongs into the list. Several may be decoded at once.
 func (n *items) decode(ctx context.Context, kv *mvcc.KeyValue, item reflect.Value) itemResult {
-	if ctx.Err() != nil {
-		return itemResult{err: apistorage.NewTimeoutError(string(kv.Key),
-			"the request ended before the list was complete")}
+	if err := ctx.Err(); err != nil {
+		return itemResult{err: err}
 	}
 	data, _, err := n.r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
 	if err != nil {
 		return itemResult{err: apistorage.NewInternalError(fmt.Errorf(
 			"unable to transform key %q: %w", string(kv.Key), err))}
 	}
+	result := n.decodeOpen(ctx, data, kv.Revision, item)
 	kv.Value = nil // decoding a long chunk takes a while: let go of what is done
-	return n.decodeOpen(data, kv.Revision, item)
+	return result
 }
 
-func (n *items) decodeOpen(data []byte, revision contract.Revision, item reflect.Value) itemResult {
+// decodeOpen is decode for an object that was decrypted.
+func (n *items) decodeOpen(ctx context.Context, data []byte, revision contract.Revision,
+	item reflect.Value) (result itemResult) {
 	item.SetZero()
+	defer func() {
+		if !result.matched {
+			item.SetZero()
+		}
+	}()
 	into := item.Addr().Interface().(runtime.Object)
 	if n.prepare != nil {
 		n.prepare(into)
 	}
-	obj, err := n.r.objects.decode(data, into, revision)
+	obj, err := n.r.objects.decodeItem(ctx, data, into, revision)
 	if err != nil {
 		return itemResult{err: err}
 	}
@@ -571,6 +561,21 @@ func (n *items) decodeOpen(data []byte, revision contract.Revision, item reflect
 	}
 	ok, err := n.pred.Matches(into)
 	return itemResult{evaluated: true, matched: ok && err == nil}
+}
+
+// addOpen appends the object that was decrypted.
+func (n *items) addOpen(ctx context.Context, data []byte, revision contract.Revision) error {
+	at := n.slice.Len()
+	n.slice.Grow(1)
+	n.slice.SetLen(at + 1)
+	result := n.decodeOpen(ctx, data, revision, n.slice.Index(at))
+	if result.evaluated {
+		n.evaluated++
+	}
+	if !result.matched {
+		n.slice.SetLen(at)
+	}
+	return result.err
 }
 
 // finish makes sure that an empty list has items, since nil is encoded as null.

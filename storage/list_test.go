@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"math"
+	goruntime "runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -16,9 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/features"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/value"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/database"
@@ -277,6 +283,72 @@ func TestListsInParallel(t *testing.T) {
 	}
 }
 
+// TestFailedListsStop: what follows an object that ends a list, or the initial events of a watch, is
+// not decrypted: each may take as long as a call to a key service that is away.
+func TestFailedListsStop(t *testing.T) {
+	store := memory(t)
+	const objects = 500
+	populate(t, pods(t, store), objects)
+	for name, tolerated := range map[string]int{"strict": 0, "tolerant": maxCorrupt - 1} {
+		t.Run(name, func(t *testing.T) {
+			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+				features.AllowUnsafeMalformedObjectDeletion, tolerated > 0)
+			c, counting := podConfig(), &countingTransformer{}
+			c.Transformer = counting
+			r := open(t, store, c)
+			calls := func(what string, tolerated int) {
+				t.Helper()
+				most := int64(tolerated + goruntime.GOMAXPROCS(0))
+				if n := counting.calls.Swap(0); n == 0 || n > most {
+					t.Errorf("%s: %d objects were decrypted, want at most %d", what, n, most)
+				}
+			}
+			if _, err := tryList(t.Context(), r, apistorage.ListOptions{}); err == nil {
+				t.Error("what cannot be decrypted was listed")
+			}
+			calls("list", tolerated)
+			w := startWatch(t, r, apistorage.ListOptions{ResourceVersion: "0"})
+			if e := next(t, w); e.Type != watch.Error {
+				t.Errorf("got %s", brief(t, e))
+			}
+			ended(t, w)
+			calls("watch", 0)
+		})
+	}
+}
+
+// TestEndedListsAreNotCorrupt: an object that could not be decrypted since the request had ended is
+// not said to be corrupt, whatever the error is.
+func TestEndedListsAreNotCorrupt(t *testing.T) {
+	store := memory(t)
+	populate(t, pods(t, store), 10)
+	c, counting := podConfig(), &countingTransformer{}
+	c.Transformer = counting
+	r := open(t, store, c)
+	ctx, cancel := context.WithCancel(t.Context())
+	counting.end = cancel
+	var status *apistorage.StorageError
+	if _, err := tryList(ctx, r, apistorage.ListOptions{}); !errors.As(err, &status) ||
+		status.Code != apistorage.ErrCodeTimeout {
+		t.Errorf("got %v", err)
+	}
+}
+
+// countingTransformer decrypts nothing. It ends the request with the third object, if it has an end.
+type countingTransformer struct {
+	brokenTransformer
+	calls atomic.Int64
+	end   func()
+}
+
+func (c *countingTransformer) TransformFromStorage(ctx context.Context, data []byte,
+	v value.Context) ([]byte, bool, error) {
+	if c.calls.Add(1) == 3 && c.end != nil {
+		c.end()
+	}
+	return c.brokenTransformer.TransformFromStorage(ctx, data, v)
+}
+
 // TestRemainingItems: what is not counted is not said.
 func TestRemainingItems(t *testing.T) {
 	r := pods(t, memory(t))
@@ -394,25 +466,28 @@ func TestPageSizes(t *testing.T) {
 	for _, tc := range []struct {
 		name              string
 		limit             int
-		filtered          bool
+		filtered, long    bool
 		rows, page, bytes int
 		rowBytes          int
 		want              int
 	}{
-		{name: "the first page of objects that were large last time", rowBytes: 1 << 20, want: 4},
+		{name: "the first page of objects that were large last time", long: true, rowBytes: 1 << 20,
+			want: 4},
 		{name: "that was asked for", rowBytes: 1 << 20, limit: 300, want: 16},
 		{name: "of objects that were small", rowBytes: 100, want: firstRows},
 		{name: "of objects that were greater than a page", rowBytes: 2 * pageBytes, want: 1},
 		{name: "the first page of a whole list", want: firstRows},
 		{name: "then of small objects", rows: 500, page: 500, bytes: 500 << 10, want: chunkRows},
 		{name: "of no values", rows: 500, page: 500, want: chunkRows},
-		{name: "of great objects", rows: 500, page: 500, bytes: 500 << 20, want: 4},
+		{name: "of great objects", long: true, rows: 500, page: 500, bytes: 500 << 20, want: 4},
 		{name: "greater than a page", rows: 2, page: 2, bytes: 4 * pageBytes, want: 1},
 		{name: "a page that was asked for", limit: 300, want: 300},
 		{name: "a long one", limit: 5000, want: firstRows},
 		{name: "its rest", limit: 5000, rows: 4500, page: 2000, bytes: 2 << 20, want: 500},
 		{name: "its rest, of great objects", limit: 5000, rows: 4500, page: 2000, bytes: 2000 << 20,
-			want: 4},
+			want: 16},
+		{name: "the same, read ahead", long: true, limit: 5000, rows: 4500, page: 2000,
+			bytes: 2000 << 20, want: 4},
 		{name: "the first page of a filtered list", limit: 10, filtered: true, want: 10},
 		{name: "too few matched", limit: 10, filtered: true, rows: 10, page: 10, bytes: 10 << 10,
 			want: 20},
@@ -421,7 +496,7 @@ func TestPageSizes(t *testing.T) {
 		{name: "far too few of great objects", limit: 10, filtered: true, rows: 30_000, page: 8000,
 			bytes: 8000 << 20, want: 16},
 	} {
-		r := listRange{recursive: true, limit: tc.limit, filtered: tc.filtered,
+		r := listRange{long: tc.long, limit: tc.limit, filtered: tc.filtered,
 			rowBytes: tc.rowBytes}
 		if got := r.page(tc.rows, tc.page, tc.bytes); got != tc.want {
 			t.Errorf("%s: %d rows, want %d", tc.name, got, tc.want)

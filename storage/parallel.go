@@ -1,6 +1,8 @@
 package storage
 
 import (
+	"errors"
+	"fmt"
 	goruntime "runtime"
 	"sync"
 	"sync/atomic"
@@ -8,34 +10,38 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// inParallel calls f with each number below n, on as many processors as there are, and as are worth
-// it. A panic of f is one of the caller, as if the caller had called f.
-func inParallel(n, worth int, f func(i int)) {
+// inParallel calls f with the numbers below n in their order, on as many processors as there are
+// and as are worth it. After f has returned false for one, no other one begins. So f was called for
+// all numbers up to some one, and has returned for each of them. A panic of f is one of the caller.
+func inParallel(n, worth int, f func(i int) (goOn bool)) {
 	workers := min(goruntime.GOMAXPROCS(0), worth, n)
 	if workers < 2 {
-		for i := range n {
-			f(i)
+		for i := 0; i < n && f(i); i++ {
 		}
 		return
 	}
 	var next atomic.Int64
-	var panicked atomic.Pointer[error]
+	var stopped atomic.Bool
+	var panicked atomic.Pointer[contract.PanicError]
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
 			err := contract.Recovered(func() error {
-				for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-					f(i)
+				for !stopped.Load() {
+					if i := int(next.Add(1)) - 1; i >= n || !f(i) {
+						stopped.Store(true)
+					}
 				}
 				return nil
 			})
-			if err != nil {
-				panicked.Store(&err)
+			if p := (*contract.PanicError)(nil); errors.As(err, &p) {
+				stopped.Store(true)
+				panicked.Store(p)
 			}
 		})
 	}
 	wg.Wait()
-	if err := panicked.Load(); err != nil {
-		panic(*err)
+	if p := panicked.Load(); p != nil {
+		panic(fmt.Errorf("%w\n%s", p, p.Stack))
 	}
 }

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -13,7 +14,7 @@ func TestInParallel(t *testing.T) {
 	for _, worth := range []int{0, 1, 3, 1000} {
 		for _, n := range []int{0, 1, 2, 100} {
 			times := make([]atomic.Int32, n)
-			inParallel(n, worth, func(i int) { times[i].Add(1) })
+			inParallel(n, worth, func(i int) bool { times[i].Add(1); return true })
 			for i := range times {
 				if got := times[i].Load(); got != 1 {
 					t.Errorf("%d of %d came %d times, if %d are worth it", i, n, got, worth)
@@ -23,18 +24,43 @@ func TestInParallel(t *testing.T) {
 	}
 }
 
-// TestInParallelPanics: the caller panics, and the process goes on.
+// TestInParallelStops: after a number that ends it, none begins; all before that have come.
+func TestInParallelStops(t *testing.T) {
+	for _, worth := range []int{1, 1000} {
+		const n, last = 10_000, 100
+		var came [n]atomic.Bool
+		inParallel(n, worth, func(i int) bool { came[i].Store(true); return i != last })
+		count := 0
+		for i := range came {
+			if came[i].Load() {
+				count++
+			}
+		}
+		for i := range count {
+			if !came[i].Load() {
+				t.Fatalf("of %d numbers that came, %d is not one", count, i)
+			}
+		}
+		if count <= last || count == n || worth == 1 && count != last+1 {
+			t.Errorf("%d numbers came, if %d are worth it", count, worth)
+		}
+	}
+}
+
+// TestInParallelPanics: the caller panics, and knows where, and the process goes on.
 func TestInParallelPanics(t *testing.T) {
 	defer func() {
 		err, _ := recover().(error)
-		if p := (*contract.PanicError)(nil); !errors.As(err, &p) || p.Value != "here" {
+		if p := (*contract.PanicError)(nil); !errors.As(err, &p) || p.Value != "here" ||
+			!strings.Contains(err.Error(), "parallel_test.go") {
 			t.Errorf("the caller panics with %v", err)
 		}
 	}()
-	inParallel(100, 2, func(i int) {
+	inParallel(100, 2, func(i int) bool {
 		if i == 50 {
 			panic("here")
 		}
+		return true
 	})
 	t.Error("the caller does not panic")
 }

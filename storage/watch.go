@@ -48,7 +48,7 @@ type watcher struct {
 	everyone bool
 	// revision is up to where the reader knows everything, as far as it was told.
 	revision contract.Revision
-	// concurrently: the events of a batch are decoded by several goroutines.
+	// concurrently: events are decoded by several goroutines.
 	concurrently bool
 }
 
@@ -238,12 +238,8 @@ func (w *watcher) sendInitial() error {
 	if r.recursive {
 		r.end = contract.PrefixEnd(w.key)
 	}
-	chunks := w.r.chunks(w.ctx, r)
-	if r.long() && !w.r.mvcc.Limits().GetsInPlace {
-		chunks = readAhead(chunks)
-	}
 	snapshot := contract.Revision(0)
-	for chunk, err := range chunks {
+	for chunk, err := range w.r.longChunks(w.ctx, r) {
 		if err != nil {
 			return err
 		}
@@ -329,8 +325,11 @@ func (w *watcher) decodeAll(n int, decode func(i int) (watch.Event, error)) []de
 	if w.concurrently {
 		worth = n / eventsPerDecoder
 	}
-	inParallel(n, worth, func(i int) { results[i].event, results[i].err = decode(i) })
-	return results
+	inParallel(n, worth, func(i int) (goOn bool) {
+		results[i].event, results[i].err = decode(i)
+		return results[i].err == nil
+	})
+	return results // behind the first error, some may be empty
 }
 
 func (w *watcher) sendDecoded(r decoded) error {
