@@ -118,8 +118,8 @@ func (c *objectCodec) decodeError(err error, revision contract.Revision) error {
 	return err
 }
 
-// decodeItem is decode for an item of a list; it accounts for the time to the request. That of items
-// which are decoded at once is added up.
+// decodeItem is decode for an item of a list; it accounts for the time to the request. The times of
+// items that are decoded at once are added up.
 func (c *objectCodec) decodeItem(ctx context.Context, data []byte, into runtime.Object,
 	revision contract.Revision) (runtime.Object, error) {
 	began := time.Now()

@@ -317,7 +317,7 @@ func (r *objectStore) longChunks(ctx context.Context,
 }
 
 // readAhead reads the next chunk while one is decoded, since the database does the one and this
-// process the other. So two chunks are in memory, for as long as the reader of the list takes. Where
+// process the other. So two chunks are in memory for as long as the reader of the list takes. Where
 // this process is the database, it would gain nothing: rows that one processor has read are not in
 // the cache of the one that decodes them.
 func readAhead(chunks iter.Seq2[*mvcc.RangeResult, error]) iter.Seq2[*mvcc.RangeResult, error] {

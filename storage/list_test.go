@@ -283,8 +283,8 @@ func TestListsInParallel(t *testing.T) {
 	}
 }
 
-// TestFailedListsStop: what follows an object that ends a list, or the initial events of a watch, is
-// not decrypted: each may take as long as a call to a key service that is away.
+// TestFailedListsStop: what follows an object that ends a list, or the initial events of a watch,
+// is not decrypted: each may take as long as a call to a key service that is away.
 func TestFailedListsStop(t *testing.T) {
 	store := memory(t)
 	const objects = 500
@@ -334,7 +334,8 @@ func TestEndedListsAreNotCorrupt(t *testing.T) {
 	}
 }
 
-// countingTransformer decrypts nothing. It ends the request with the third object, if it has an end.
+// countingTransformer decrypts nothing. It ends the request with the third object, if it has an
+// end.
 type countingTransformer struct {
 	brokenTransformer
 	calls atomic.Int64
