@@ -57,8 +57,8 @@ const (
 // open starts all. The alternative is a database on a small file system, which can be filled, or
 // "rowkeeper etcd" in place of API servers.
 func open(ctx context.Context, kind programs.Kind, rowkeeper string, rules *prom.Rules,
-	out io.Writer, small, etcd bool) (e *env, err error) {
-	e = &env{kind: kind, rowkeeper: rowkeeper, out: out}
+	out io.Writer, small, etcd bool) (_ *env, err error) {
+	e := &env{kind: kind, rowkeeper: rowkeeper, out: out}
 	if e.dir, err = os.MkdirTemp("", "rowkeeper-alerts-"); err != nil {
 		return nil, err
 	}

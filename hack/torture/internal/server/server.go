@@ -176,6 +176,10 @@ func (s *Server) Log() string {
 // Build builds the program from the checkout into its directory bin/torture, where go build leaves
 // it alone if it is up to date.
 func Build(root string) (rowkeeper string, err error) {
+	// It is run from other directories, and so is go build.
+	if root, err = filepath.Abs(root); err != nil {
+		return "", err
+	}
 	rowkeeper = filepath.Join(root, "bin", "torture", "rowkeeper")
 	cmd := exec.Command("go", "build", "-o", rowkeeper, "./cmd/rowkeeper")
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "GOWORK=") // the program is in the workspace
