@@ -63,10 +63,13 @@ type listErrors struct {
 	tooMany  bool
 }
 
-// tolerates tells whether an object's error does not end the list by itself.
-func (l *listErrors) tolerates(err error) bool {
+// tolerated returns an object's error if it does not end the list by itself, and else nil.
+func (l *listErrors) tolerated(err error) *corruptError {
 	var c *corruptError
-	return l.tolerate && errors.As(err, &c)
+	if !l.tolerate || !errors.As(err, &c) {
+		return nil
+	}
+	return c
 }
 
 // room is how many more corrupt objects end the list.
@@ -74,8 +77,8 @@ func (l *listErrors) room() int { return maxCorrupt - len(l.corrupt) }
 
 // add takes an object's error, and returns whether the list is to be ended.
 func (l *listErrors) add(key string, err error) (stop bool) {
-	var c *corruptError
-	if !l.tolerates(err) || !errors.As(err, &c) {
+	c := l.tolerated(err)
+	if c == nil {
 		l.fatal = err
 		return true
 	}

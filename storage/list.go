@@ -489,7 +489,7 @@ func (n *items) addWindow(ctx context.Context, kvs []mvcc.KeyValue) (looked int,
 	inParallel(len(kvs), valueBytes(kvs)/bytesPerDecoder, func(i int) (goOn bool) {
 		results[i] = n.decode(ctx, &kvs[i], n.slice.Index(at+i))
 		err := results[i].err
-		return err == nil || n.errs.tolerates(err) && int(corrupt.Add(1)) < n.errs.room()
+		return err == nil || n.errs.tolerated(err) != nil && int(corrupt.Add(1)) < n.errs.room()
 	})
 	// Where that has stopped, this stops as well, or before.
 	for i, result := range results {

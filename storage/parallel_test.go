@@ -2,6 +2,7 @@ package storage
 
 import (
 	"errors"
+	goruntime "runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,25 +25,31 @@ func TestInParallel(t *testing.T) {
 	}
 }
 
-// TestInParallelStops: after a number that ends it, none begins; all before that have come.
+// TestInParallelStops: after a number that ends it, none begins; all before that have come. Where
+// each number ends it, that is one for each processor, however these run.
 func TestInParallelStops(t *testing.T) {
-	for _, worth := range []int{1, 1000} {
-		const n, last = 10_000, 100
-		var came [n]atomic.Bool
-		inParallel(n, worth, func(i int) bool { came[i].Store(true); return i != last })
-		count := 0
-		for i := range came {
-			if came[i].Load() {
-				count++
+	const n, last = 10_000, 100
+	for _, test := range []struct{ worth, most int }{{1, 1}, {n, goruntime.GOMAXPROCS(0)}} {
+		for _, ends := range []func(i int) bool{
+			func(i int) bool { return i == last },
+			func(i int) bool { return i >= last },
+		} {
+			var came [n]atomic.Bool
+			inParallel(n, test.worth, func(i int) bool { came[i].Store(true); return !ends(i) })
+			count := 0
+			for i := range came {
+				if came[i].Load() {
+					count++
+				}
 			}
-		}
-		for i := range count {
-			if !came[i].Load() {
-				t.Fatalf("of %d numbers that came, %d is not one", count, i)
+			for i := range count {
+				if !came[i].Load() {
+					t.Fatalf("of %d numbers that came, %d is not one", count, i)
+				}
 			}
-		}
-		if count <= last || count == n || worth == 1 && count != last+1 {
-			t.Errorf("%d numbers came, if %d are worth it", count, worth)
+			if count <= last || (ends(n) || test.worth == 1) && count > last+test.most {
+				t.Errorf("%d numbers came, if %d are worth it", count, test.worth)
+			}
 		}
 	}
 }
