@@ -26,8 +26,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
-// The databases' own tools make and restore backups by the commands of deploy/OPERATIONS.md, which
-// are taken from there. After the fence no client misses what was undone: watches end with 410,
+// The databases' own tools make and restore backups by the commands of docs/operate/database.md,
+// which are taken from there. After the fence no client misses what was undone: watches end with 410,
 // informers list again, writes go on, and no resourceVersion is given twice.
 func TestDocumentedBackups(t *testing.T) {
 	_, urls := databaseURLs(t, t.TempDir())
@@ -481,7 +481,7 @@ func containerAt(t *testing.T, port string) string {
 // recipe returns the documented commands of a name.
 func recipe(t *testing.T, name string) []string {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "OPERATIONS.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "operate", "database.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

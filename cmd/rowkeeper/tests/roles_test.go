@@ -142,7 +142,7 @@ func TestDocumentedRole(t *testing.T) {
 			strings.Contains(done.stderr, "role-s3cret") {
 			t.Errorf("without any right: %d %s", done.code, done.stderr)
 		}
-		r.exec(statementsOf(t, filepath.Join("deploy", "OPERATIONS.md"), r.documented)...)
+		r.exec(statementsOf(t, filepath.Join("docs", "operate", "database.md"), r.documented)...)
 		if done := r.rowkeeper("migrate", "status", "--database="+r.limited); done.code != 0 {
 			t.Errorf("migrate status: %s", done.stderr)
 		}

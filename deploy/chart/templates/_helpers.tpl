@@ -111,7 +111,7 @@ sqlite:///var/lib/rowkeeper/state.db
 {{- define "rowkeeper.check" -}}
 {{- with .Values -}}
 {{- if and .sqlite.enabled .database.url }}{{ fail "database.url and sqlite.enabled exclude each other: choose one" }}{{ end -}}
-{{- if and .sqlite.enabled .backup.enabled }}{{ fail "backup.enabled needs a database server: a volume with SQLite is one pod's alone; deploy/OPERATIONS.md says how to back it up" }}{{ end -}}
+{{- if and .sqlite.enabled .backup.enabled }}{{ fail "backup.enabled needs a database server: a volume with SQLite is one pod's alone; docs/operate/database.md says how to back it up" }}{{ end -}}
 {{- $given := or .certificates.ca .certificates.cert .certificates.key -}}
 {{- if and .certificates.certManager $given }}{{ fail "certificates.certManager and a certificate exclude each other: choose one" }}{{ end -}}
 {{- if and $given (not (and .certificates.ca .certificates.cert .certificates.key)) }}{{ fail "the serving certificate is not complete: give certificates.ca, cert and key, which \"rowkeeper certs\" writes, or none of them" }}{{ end -}}

@@ -21,7 +21,7 @@ const (
 )
 
 // Durability tells for each setting by which commits are kept what a crash can lose. It is the
-// table of deploy/OPERATIONS.md, as it is for one database.
+// table of docs/operate/database.md, as it is for one database.
 func Durability(f *Facts) (risks []Risk) {
 	add := func(setting, value string, lost bool, r Risk) {
 		r.Setting, r.Value = setting, value
