@@ -76,7 +76,7 @@ test-all: ## run all tests, on SQLite and every other database that can be had; 
 	$(call run,)
 
 .PHONY: test-versions
-test-versions: ## run what touches the database directly on the other versions of the databases, in containers; nightly
+test-versions: ## run what touches the database directly on the other versions of the databases, in containers or from npm; nightly
 	hack/testbed/versions.sh
 
 .PHONY: test-tidb
@@ -173,9 +173,9 @@ mutants: ## put deliberate faults into the code, one by one: the tests have to f
 	go build -o bin/mutants ./hack/mutants
 	$(TOOLS)/testdbs bin/mutants $(MUTANTS)
 
-# make figures BENCH='-rounds 1 -duration 3s'
+# make figures BENCH='-rounds 1 -mysqld /opt/mysql/bin/mysqld'
 .PHONY: figures
-figures: ## measure all figures again, of this commit: hack/bench/RESULTS.md and REQUESTS.md; needs a quiet machine for many hours
+figures: ## measure all figures again, of this commit: hack/bench/RESULTS.md and REQUESTS.md; needs a quiet machine for two hours
 	hack/bench/figures.sh $(BENCH)
 
 .PHONY: image

@@ -42,21 +42,23 @@
 //	internal/authz     who decides what users may do, by a file, without a cluster
 //	internal/follow    settings in files that change while the server runs
 //	internal/readiness waits until a server is ready
+//	internal/reserved  the names of what servers store besides the objects that they serve
 //	internal/rotation  a serving certificate in a cluster that the server renews by itself
 //	internal/signin    users by the tokens of issuers, without a cluster
+//	internal/signingkeys
+//	                   the keys that sign the tokens of service accounts
+//	internal/unserved  stores what no API serves, such as these keys
 //	support/...        what cmd, hack and the tests of storage share with pkg
 //
 // The layers are cmd, then pkg, then storage. A package imports packages of its own layer or of
 // those below. Of the library, the module crds uses only what programs can import. Within pkg, the
-// folders of the library stand on each other without a circle:
+// folders of the library stand on each other without a circle, and on packages of internal:
 //
-//	kinds              on server, options, openapi, registry
-//	server             on definitions, garbagecollector, history, options, openapi, internal,
-//	                   support
-//	crds               on definitions, openapi, options, registry
-//	definitions        on options
+//	kinds              on server, definitions, options, openapi, registry
+//	server             on definitions, garbagecollector, history, options, openapi, support
+//	crds               on definitions, openapi, testkit
+//	definitions        on options, support
 //	garbagecollector   on options
-//	internal           on registry, support
 //	options            on support
 //
 // The test kit and the example stand on them. Nothing of the library imports the example. Tests may

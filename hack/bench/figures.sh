@@ -1,9 +1,10 @@
 #!/bin/bash
 # Usage: hack/bench/figures.sh [FLAG…]
 #
-# Measures all figures of one commit, on this machine: RESULTS.md, by the bench with these flags, and REQUESTS.md, the requests of a
-# kube-apiserver on each database beside etcd. Both name the commit, the date, the machine and the versions.
-# ROWKEEPER_E2E_REQUESTS names the databases of the second; without any, it is not measured.
+# Measures the figures that the pages show, of one commit, on this machine, in about two hours: RESULTS.md, by the bench, and
+# REQUESTS.md, the requests of a kube-apiserver on each database beside etcd. Both name the commit, the date, the machine and the
+# versions. The flags, such as -mysqld or -rounds, go to each run of the bench. A run that was interrupted goes on where it was.
+# ROWKEEPER_E2E_REQUESTS names the databases of the requests; without any, they are not measured.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export GOWORK=off
@@ -13,7 +14,15 @@ if [ -n "$(git status --porcelain -- . ':!hack/bench/*.md' ':!hack/bench/*.svg')
 	echo "figures.sh: figures are those of a commit; commit or stash your changes first" >&2
 	exit 1
 fi
-make --no-print-directory bench-peers BENCH="$*"
+
+# Four runs that add to the same results: the library beside etcd; kine; rowkeeper etcd; sizes that take long, once.
+targets() { echo "$1-sqlite,$1-postgres,$1-mariadb,$1-mysql"; }
+bench() { make --no-print-directory bench-peers BENCH="-duration 3s $*"; }
+through_etcd=create64,create256,update64,update256,hotkey,get64,mixed
+bench -rounds 3 -targets "etcd,$(targets rowkeeper)" -lines "$through_etcd,updatecached64,updatecached256,single,get1,getcached1,getcached64,list10k,pages10k,cachedlist,watch1,watch100,replicas" "$@"
+bench -rounds 1 -targets "$(targets kine)" -lines "$through_etcd,list10k,watch100" "$@"
+bench -rounds 3 -targets "$(targets rowkeeper-etcd)" -lines "$through_etcd" "$@"
+bench -rounds 1 -targets "etcd,$(targets rowkeeper)" -lines list100k,pages100k,replay,compaction,history200k "$@"
 
 databases=${ROWKEEPER_E2E_REQUESTS-sqlite,postgres,mariadb,mysql}
 [ -n "$databases" ] || exit 0

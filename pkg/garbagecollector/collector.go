@@ -86,6 +86,10 @@ func (c *Collector) Run(ctx context.Context) {
 // lead waits for the lock and collects as long as it has it.
 func (c *Collector) lead(ctx context.Context) error {
 	terms := make(chan context.Context)
+	logger, election := klog.FromContext(ctx), klog.FromContext(ctx)
+	if sink := logger.GetSink(); sink != nil { // nil discards
+		election = logger.WithSink(electionLog{sink})
+	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name: lockName, Lock: c.options.Lock, ReleaseOnCancel: true,
 		LeaseDuration: c.options.LeaseDuration, RenewDeadline: c.options.LeaseDuration * 2 / 3,
@@ -93,7 +97,7 @@ func (c *Collector) lead(ctx context.Context) error {
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(term context.Context) {
 				select {
-				case terms <- term:
+				case terms <- klog.NewContext(term, logger):
 				case <-term.Done():
 				}
 			},
@@ -106,7 +110,7 @@ func (c *Collector) lead(ctx context.Context) error {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		elector.Run(ctx)
+		elector.Run(klog.NewContext(ctx, election))
 	}()
 	select {
 	case term := <-terms:

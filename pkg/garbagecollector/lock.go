@@ -2,8 +2,10 @@ package garbagecollector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +51,18 @@ func NewLock(stored *options.StorageOptions, c *genericapiserver.Config, db *sto
 		Client:     leases{store: store},
 		LockConfig: resourcelock.ResourceLockConfig{Identity: holder},
 	}, destroy, nil
+}
+
+// electionLog passes on what an election logs, without the errors of a database that does not
+// answer: the storage tells of them once, and an election would at each of its attempts.
+type electionLog struct{ logr.LogSink }
+
+func (l electionLog) Error(err error, message string, values ...any) {
+	if apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return
+	}
+	l.LogSink.Error(err, message, values...)
 }
 
 // leases are the client of the lock. It does what the lock needs.

@@ -66,7 +66,7 @@ func newEtcdCommand() *cobra.Command {
 		Long: "Etcd serves a database by etcd's v3 API, so that a kube-apiserver as it is built " +
 			"upstream keeps its objects there: give it the client URL as --etcd-servers. Any " +
 			"number of processes may serve one database. The database is compacted when " +
-			"kube-apiserver says so. Do not serve the same database by \"rowkeeper serve\".\n\n" +
+			"kube-apiserver says so. Do not serve the same store by \"rowkeeper serve\".\n\n" +
 			"One process serves any number of stores, each with clients of its own: on URLs of " +
 			"its own (--listen-store), or on the client URLs under a server name of its own " +
 			"(--store-server-name). With --trusted-ca-file, a certificate then opens a store " +

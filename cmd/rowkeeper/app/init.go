@@ -99,11 +99,12 @@ Next:
   make %s on https://127.0.0.1:8443
 
 and in a second terminal:
+  cd %s
   export KUBECONFIG=$PWD/.%s/kubeconfig
   %s
 
 README.md tells the rest: another kind, the image, the way into a cluster.
-`, dir, test, serve, p.Name, try)
+`, dir, test, serve, dir, p.Name, try)
 }
 
 // oneArgument wants what a sentence calls this.

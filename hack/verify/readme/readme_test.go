@@ -176,8 +176,10 @@ func TestCommandLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := regexp.MustCompile("^- (?:`-.`, )?`(--[^`]+)`")
+	listed := regexp.MustCompile("`(--[^`]+)`[,.]")
 	flags := map[string]map[string]bool{} // of each command
-	command := ""
+	command := "that are many"
+	flags[command] = map[string]bool{}
 	for line := range strings.Lines(string(reference)) {
 		line = strings.TrimSpace(line)
 		if name, ok := strings.CutPrefix(line, "## rowkeeper "); ok {
@@ -185,6 +187,10 @@ func TestCommandLines(t *testing.T) {
 			flags[command] = map[string]bool{"--help": true}
 		} else if flag := named.FindStringSubmatch(line); flag != nil {
 			flags[command][flag[1]] = true
+		} else if strings.HasPrefix(line, "[Flags of many commands]") || strings.HasPrefix(line, "`--") {
+			for _, flag := range listed.FindAllStringSubmatch(line, -1) {
+				flags[command][flag[1]] = true
+			}
 		}
 	}
 	if len(flags) < 15 {

@@ -155,7 +155,7 @@ func (t *tailer) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	failing := contract.RetryPolicy()
-	outage := outageLog{log: t.s.log, what: "read the log"}
+	outage := outageLog{log: t.s.log, what: "read the new rows of the table rowkeeper_log"}
 	if t.shared != nil {
 		t.s.cfg.Polls.join(t)
 		defer t.s.cfg.Polls.leave(t)

@@ -5,8 +5,10 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,11 +23,40 @@ func main() {
 		"`rowkeeper COMMAND --help` says the same. The program exits with 0, with 1 if the command " +
 		"failed,\nand with 2 if it was not called as it should be. `rowkeeper completion SHELL` " +
 		"prints a script that\ncompletes command lines.\n")
-	describe(os.Stdout, root)
+	shared := map[string]int{}
+	count(shared, root)
+	fmt.Print("\n## Flags of many commands\n\nMost commands have these flags, which name the " +
+		"database and say how to reach it. Each command lists\nthem by name.\n\n")
+	for _, text := range slices.Sorted(maps.Keys(shared)) {
+		if shared[text] >= many {
+			fmt.Print(wrap("- "+text, "  "))
+		}
+	}
+	describe(os.Stdout, root, shared)
 }
 
-// describe writes of a command and of those below it.
-func describe(w io.Writer, c *cobra.Command) {
+// many is the number of commands from which on a flag that is the same in all of them is described
+// once.
+const many = 10
+
+// count counts the commands, from c on, that have a flag with the same description. Commands that
+// list their flags below headings describe all of them by themselves.
+func count(shared map[string]int, c *cobra.Command) {
+	if chapters, _ := groups(c); len(chapters) == 1 {
+		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				shared[flag(f)]++
+			}
+		})
+	}
+	for _, below := range c.Commands() {
+		count(shared, below)
+	}
+}
+
+// describe writes of a command and of those below it. Those of its flags that are shared by many
+// commands are only named.
+func describe(w io.Writer, c *cobra.Command, shared map[string]int) {
 	if c.HasParent() {
 		fmt.Fprintf(w, "\n## %s\n", c.CommandPath())
 		text := c.Long
@@ -43,10 +74,15 @@ func describe(w io.Writer, c *cobra.Command) {
 		}
 	}
 	chapters, of := groups(c)
+	var elsewhere []string
 	for _, chapter := range chapters {
 		first := true
 		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
 			if f.Hidden || f.Name == "help" || of[f.Name] != chapter {
+				return
+			}
+			if len(chapters) == 1 && shared[flag(f)] >= many {
+				elsewhere = append(elsewhere, "`--"+f.Name+"`")
 				return
 			}
 			if first && chapter != "" {
@@ -59,9 +95,13 @@ func describe(w io.Writer, c *cobra.Command) {
 			fmt.Fprint(w, wrap("- "+flag(f), "  "))
 		})
 	}
+	if len(elsewhere) > 0 {
+		fmt.Fprint(w, "\n", wrap("[Flags of many commands](#flags-of-many-commands): "+
+			strings.Join(elsewhere, ", ")+".", ""))
+	}
 	for _, below := range c.Commands() {
 		if below.IsAvailableCommand() {
-			describe(w, below)
+			describe(w, below, shared)
 		}
 	}
 }

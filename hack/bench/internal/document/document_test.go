@@ -37,6 +37,22 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
+// TestCommands: a report names each command once, without the paths of a machine.
+func TestCommands(t *testing.T) {
+	rs := results()
+	rs.Runs = []runner.Run{
+		{Command: `make bench-peers BENCH="-dir /data -rounds 3 -mysqld=/opt/mysqld -lines single"`},
+		{Command: `make bench-peers BENCH="-rounds 3 -lines single"`},
+		{Command: "make bench-peers", Scale: 1},
+	}
+	text := Markdown(rs, nil)
+	want := "- command: `make bench-peers BENCH=\"-rounds 3 -lines single\"`\n" +
+		"- command: `make bench-peers`\n"
+	if !strings.Contains(text, want) || strings.Count(text, "- command") != 2 {
+		t.Errorf("the report has no %q:\n%s", want, text)
+	}
+}
+
 // TestPlots: the library is beside etcd, and what is behind etcd's API beside etcd and kine.
 func TestPlots(t *testing.T) {
 	rs := results()

@@ -2,6 +2,7 @@ package document
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -20,7 +21,7 @@ func Markdown(results *runner.Results, plots []Plot) string {
 		"\n<!-- Written by the bench: see the command below. -->")
 	fmt.Fprintln(&b,
 		"\nThe same work through `storage.Interface`, on the same machine in the same run, with equal durability. [README.md](README.md) says how it is measured, and [FINDINGS.md](FINDINGS.md) what the figures come from.")
-	writeRun(&b, run, f)
+	writeRun(&b, run, results.Runs, f)
 	for _, p := range plots {
 		fmt.Fprintf(&b, "\n![%s](%s)\n", p.Chart.Title, p.File)
 	}
@@ -30,7 +31,7 @@ func Markdown(results *runner.Results, plots []Plot) string {
 	return b.String()
 }
 
-func writeRun(b *strings.Builder, run runner.Run, f figures) {
+func writeRun(b *strings.Builder, run runner.Run, all []runner.Run, f figures) {
 	m := run.Machine
 	fmt.Fprintf(b, "\n- Rowkeeper %s, %s\n", run.Commit, run.Date.Format("2006-01-02"))
 	fmt.Fprintf(b, "- %s, %d cores, %s memory, %s, %s, %s\n", m.CPU, m.Cores, m.Memory, m.Kernel,
@@ -44,12 +45,29 @@ func writeRun(b *strings.Builder, run runner.Run, f figures) {
 			"- **sizes are scaled by %g: this is no result, only a look at the bench**\n",
 			run.Scale)
 	}
-	fmt.Fprintf(b, "- command: `%s`\n", run.Command)
+	for _, command := range commands(all) {
+		fmt.Fprintf(b, "- command: `%s`\n", command)
+	}
 	var names []string
 	for _, t := range f.targets {
 		names = append(names, t.Name())
 	}
 	fmt.Fprintf(b, "- targets: %s\n", strings.Join(names, ", "))
+}
+
+// whereabouts are flags that say where a machine has its programs and its data.
+var whereabouts = regexp.MustCompile(` ?-(bin|dir|mysqld|out|results|root|tidb)[ =][^ "]+`)
+
+// commands are those of all runs, each once, as they are the same on every machine.
+func commands(runs []runner.Run) (all []string) {
+	for _, r := range runs {
+		command := whereabouts.ReplaceAllString(r.Command, "")
+		command = strings.ReplaceAll(command, `BENCH=" `, `BENCH="`)
+		if !slices.Contains(all, command) {
+			all = append(all, command)
+		}
+	}
+	return all
 }
 
 // writeAims writes a row for each aim.
