@@ -160,7 +160,7 @@ func bench(ctx context.Context, o options) (err error) {
 		return err
 	}
 	run := runner.Run{Commit: runner.Commit(o.root), Duration: o.duration, Scale: o.scale,
-		Object: o.object, Rounds: o.rounds,
+		Object:  o.object,
 		Command: command(), Date: time.Now().UTC().Truncate(time.Second), Machine: machine}
 	if err := results.Begin(run); err != nil {
 		return err

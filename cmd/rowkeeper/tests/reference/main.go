@@ -27,7 +27,10 @@ func main() {
 	count(shared, root)
 	fmt.Print("\n## Flags of many commands\n\nMost commands have these flags, which name the " +
 		"database and say how to reach it. Each command lists\nthem by name.\n\n")
-	for _, text := range slices.Sorted(maps.Keys(shared)) {
+	byName := func(a, b string) int {
+		return strings.Compare(strings.ReplaceAll(a, "`", ""), strings.ReplaceAll(b, "`", ""))
+	}
+	for _, text := range slices.SortedFunc(maps.Keys(shared), byName) {
 		if shared[text] >= many {
 			fmt.Print(wrap("- "+text, "  "))
 		}

@@ -21,8 +21,7 @@ type Run struct {
 	Duration time.Duration `json:"duration"`
 	Scale    float64       `json:"scale"`
 	Object   object.Shape  `json:"object"`
-	// Rounds and Command are those of the last run that added to the file.
-	Rounds  int       `json:"rounds"`
+	// Command is how it was started.
 	Command string    `json:"command"`
 	Date    time.Time `json:"date"`
 	Machine Machine   `json:"machine"`

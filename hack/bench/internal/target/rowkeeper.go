@@ -33,9 +33,7 @@ func dialRowkeeper(ctx context.Context, address string, o DialOptions) (Client, 
 		Compaction: storage.CompactionPolicy{Window: o.Window},
 	}
 	if o.KeepHistory {
-		// Nothing is old enough, but what Client.Compact gives up is looked for every second.
-		config.Compaction = storage.CompactionPolicy{Window: 1000 * time.Hour,
-			Interval: time.Second}
+		config.Compaction.Window = 1000 * time.Hour // only Client.Compact gives anything up
 	}
 	store, err := storage.Open(ctx, config)
 	if err != nil {
