@@ -211,8 +211,8 @@ func pathError(cfg config, err error) error {
 			return contract.Errorf(contract.Invalid, "the directory %s of the database does not exist: "+
 				"create it, or correct the database URL", dir)
 		}
-		return contract.Errorf(contract.Invalid, "there is no database file %s: run `rowkeeper migrate "+
-			"up`, or correct the database URL", cfg.path)
+		return contract.Errorf(contract.Invalid, "there is no database file %s: correct the "+
+			"database URL, or make an empty database by `rowkeeper migrate up`", cfg.path)
 	case errors.Is(err, fs.ErrPermission):
 		return contract.Errorf(contract.Denied, "the directory %s of the database may not be read: check "+
 			"its permissions", dir)

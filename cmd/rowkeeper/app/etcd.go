@@ -546,7 +546,7 @@ type endpoint struct {
 func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err error) {
 	u, err := url.Parse(text)
 	if err != nil {
-		return e, fmt.Errorf("%q is not a URL: %w", text, err)
+		return e, fmt.Errorf("%q is not a URL such as http://127.0.0.1:2379: %w", text, err)
 	}
 	e = endpoint{network: "tcp", address: u.Host, tls: u.Scheme == "https" || u.Scheme == "unixs"}
 	switch u.Scheme {

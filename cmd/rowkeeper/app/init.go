@@ -96,7 +96,7 @@ func next(out io.Writer, dir string, p scaffold.Project) {
 Next:
   cd %s
   make test    # %s
-  make %s on https://127.0.0.1:8443
+  make %s on https://127.0.0.1:8443; PORT=8444 chooses another port
 
 and in a second terminal:
   cd %s

@@ -57,7 +57,7 @@ func newUndoCommand() *cobra.Command {
 
 func (u *undoCommand) run(ctx context.Context, out io.Writer, args []string) error {
 	if u.revision <= 0 {
-		return usage("--to-revision has to be a revision of \"rowkeeper history\"")
+		return usage("name a revision of \"rowkeeper history\" by --to-revision")
 	}
 	if err := u.connect(); err != nil {
 		return err
