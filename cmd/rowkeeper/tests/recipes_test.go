@@ -27,8 +27,8 @@ import (
 )
 
 // The databases' own tools make and restore backups by the commands of docs/operate/database.md,
-// which are taken from there. After the fence no client misses what was undone: watches end with 410,
-// informers list again, writes go on, and no resourceVersion is given twice.
+// which are taken from there. After the fence no client misses what was undone: watches end with
+// 410, informers list again, writes go on, and no resourceVersion is given twice.
 func TestDocumentedBackups(t *testing.T) {
 	_, urls := databaseURLs(t, t.TempDir())
 	for _, tc := range []struct {
