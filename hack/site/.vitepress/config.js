@@ -176,7 +176,7 @@ export default {
     nav: [
       { text: 'Documentation', link: '/docs' },
       { text: 'Coming from', link: '/coming-from' },
-      { text: 'Figures', link: '/evidence/bench' },
+      { text: 'Figures', link: '/performance' },
       { text: 'Changelog', link: '/CHANGELOG' },
     ],
     search: { provider: 'local' },
