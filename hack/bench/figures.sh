@@ -3,7 +3,8 @@
 #
 # Measures the figures that the pages show, of one commit, on this machine, in about two hours: RESULTS.md, by the bench, and
 # REQUESTS.md, the requests of a kube-apiserver on each database beside etcd. Both name the commit, the date, the machine and the
-# versions. The flags, such as -mysqld or -rounds, go to each run of the bench. A run that was interrupted goes on where it was.
+# versions. The flags, such as -mysqld or -rounds, go to each run of the bench. What was interrupted goes on where it was, and -fresh
+# begins anew.
 # ROWKEEPER_E2E_REQUESTS names the databases of the requests; without any, they are not measured.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -18,15 +19,21 @@ fi
 # Runs that add to the same results: what all of them do, in turns; the same with 256 clients, with which kine hangs on PostgreSQL;
 # what the library does; sizes that take long, once.
 targets() { echo "$1-sqlite,$1-postgres,$1-mariadb,$1-mysql"; }
-bench() { make --no-print-directory bench-peers BENCH="-duration 3s $*"; }
+flags=()
+for flag; do
+	if [[ $flag == -fresh || $flag == --fresh ]]; then rm -f hack/bench/results.jsonl; else flags+=("$flag"); fi
+done
+failed=
+bench() { make --no-print-directory bench-peers BENCH="-duration 3s $* ${flags[*]}" || failed=1; }
 library=etcd,$(targets rowkeeper)
-bench -rounds 3 -targets "$library,$(targets rowkeeper-etcd),$(targets kine)" -lines create64,update64,hotkey,get64,mixed "$@"
-bench -rounds 3 -targets "$library,$(targets rowkeeper-etcd)" -lines create256,update256 "$@"
-bench -rounds 3 -targets "$library" -lines updatecached64,updatecached256,single,get1,getcached1,getcached64,list10k,pages10k,cachedlist,watch1,watch100,replicas "$@"
-bench -rounds 1 -targets "$library" -lines list100k,pages100k,replay,compaction,history200k "$@"
+bench -rounds 3 -targets "$library,$(targets rowkeeper-etcd),$(targets kine)" -lines create64,update64,hotkey,get64,mixed
+bench -rounds 3 -targets "$library,$(targets rowkeeper-etcd)" -lines create256,update256
+bench -rounds 3 -targets "$library" -lines updatecached64,updatecached256,single,get1,getcached1,getcached64,list10k,pages10k,cachedlist,watch1,watch100,replicas
+bench -rounds 1 -targets "$library" -lines list100k,pages100k,replay,compaction,history200k
+[ -z "$failed" ] || echo "figures.sh: some runs failed, as told above: RESULTS.md lacks their figures" >&2
 
 databases=${ROWKEEPER_E2E_REQUESTS-sqlite,postgres,mariadb,mysql}
-[ -n "$databases" ] || exit 0
+[ -n "$databases" ] || exit ${failed:-0}
 hack/e2e/build.sh
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -47,3 +54,4 @@ version() { go -C "$1" list -m -f '{{.Version}}' "$2"; }
 	TEXT
 	sed -n '/^[0-9]* clients, /p; /^|/p' "$log" | sed 's/^[0-9]* clients, .*/\n&\n/'
 } >hack/bench/REQUESTS.md
+exit ${failed:-0}

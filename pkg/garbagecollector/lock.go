@@ -58,8 +58,7 @@ func NewLock(stored *options.StorageOptions, c *genericapiserver.Config, db *sto
 type electionLog struct{ logr.LogSink }
 
 func (l electionLog) Error(err error, message string, values ...any) {
-	if apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	if apierrors.IsServiceUnavailable(err) || errors.Is(err, context.Canceled) {
 		return
 	}
 	l.LogSink.Error(err, message, values...)

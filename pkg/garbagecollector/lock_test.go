@@ -2,7 +2,6 @@ package garbagecollector
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -18,14 +17,16 @@ func TestElectionLog(t *testing.T) {
 	log = log.WithSink(electionLog{log.GetSink()})
 	for _, err := range []error{
 		apierrors.NewServiceUnavailable("nothing answers"),
+		fmt.Errorf("read: %w", context.Canceled),
 		apierrors.NewTimeoutError("it is not known whether this was written", 1),
 		fmt.Errorf("read: %w", context.DeadlineExceeded),
-		errors.New("the disk is broken"),
 	} {
 		log.Error(err, "Failed to update lock")
 	}
 	log.Info("Successfully acquired lease")
-	want := []string{`"msg"="Failed to update lock" "error"="the disk is broken"`,
+	want := []string{
+		`"msg"="Failed to update lock" "error"="Timeout: it is not known whether this was written"`,
+		`"msg"="Failed to update lock" "error"="read: context deadline exceeded"`,
 		`"level"=0 "msg"="Successfully acquired lease"`}
 	if !slices.Equal(said, want) {
 		t.Errorf("said %q, want %q", said, want)

@@ -10,8 +10,8 @@ import (
 
 // A busy store commits several hundred groups per second. To announce each of them took a seventh
 // of the CPU time that a create needs on PostgreSQL. So announcements come once in announceInterval
-// at most, on average. What was left out in the time before is made up for, up to announceBurst at
-// once: a hundred writes a second are announced one by one, however unevenly they come.
+// on average, and announceBurst at once: a store with fewer than a hundred groups a second announces
+// each of them, if they do not come all together.
 const (
 	announceInterval = 10 * time.Millisecond
 	announceBurst    = 10
@@ -20,8 +20,8 @@ const (
 // announcer tells the other processes of new heads, where the backends have notifications. It is
 // one for all stores that share connections. One announcement at a time is under way, and the next
 // one tells the newest head of each store that has a new one. So a slow database gets few of them,
-// and no commit waits for one. A head is announced at once if fewer than a hundred a second came
-// before it. While stores are busier, a head waits for announceInterval at most.
+// and no commit waits for one. A head waits for the announcement that is under way, and after
+// announceBurst of them for announceInterval at most.
 //
 // An announcement that fails is not repeated: the next one tells more, and whoever listens polls as
 // well. The zero value has nothing to tell.
@@ -39,10 +39,9 @@ type announcer struct {
 	running chan struct{}
 	// hurry ends its pause: it has the capacity 1.
 	hurry chan struct{}
-	// outage is the goroutine's, and due: when the next announcement would come if none had come
-	// sooner than announceInterval after another.
+	// outage and pace are the goroutine's.
 	outage outageLog
-	due    time.Time
+	pace   pace
 }
 
 // announcerOf returns the announcer of a backend's store: that of the stores which it is polled
@@ -106,10 +105,7 @@ func (a *announcer) run() {
 		ctx, a.cancel = context.WithTimeout(context.Background(), timeout)
 		a.mu.Unlock()
 
-		if now := time.Now(); a.due.Before(now) {
-			a.due = now
-		}
-		a.due = a.due.Add(announceInterval)
+		a.pace.begins(time.Now())
 		err := announce(ctx, heads, reopened)
 		a.mu.Lock()
 		switch {
@@ -123,13 +119,34 @@ func (a *announcer) run() {
 		close(a.ended)
 		a.ended = make(chan struct{})
 		a.mu.Unlock()
-		if pause := time.Until(a.due) - (announceBurst-1)*announceInterval; pause > 0 {
+		if pause := a.pace.pause(time.Now()); pause > 0 {
 			select {
 			case <-time.After(pause):
 			case <-a.hurry:
 			}
 		}
 	}
+}
+
+// pace says when the next announcement may begin. due is when it would if each had come
+// announceInterval after another.
+type pace struct{ due time.Time }
+
+// begins notes that an announcement begins. Those that were hastened have not waited for their turn,
+// and the next ones do not pay for that.
+func (p *pace) begins(now time.Time) {
+	if p.due.Before(now) {
+		p.due = now
+	}
+	p.due = p.due.Add(announceInterval)
+	if latest := now.Add(announceBurst * announceInterval); p.due.After(latest) {
+		p.due = latest
+	}
+}
+
+// pause is how long the next announcement waits, not at all if that is negative.
+func (p *pace) pause(now time.Time) time.Duration {
+	return p.due.Sub(now) - (announceBurst-1)*announceInterval
 }
 
 // announce announces. Where stores are opened again, a panic is an error like others, and closes

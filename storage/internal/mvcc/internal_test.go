@@ -633,3 +633,31 @@ func TestInterleave(t *testing.T) {
 		}
 	}
 }
+
+// TestPace: ten announcements may follow each other at once, and the next ones wait for 10 ms, even
+// after many that were hastened.
+func TestPace(t *testing.T) {
+	const ms = time.Millisecond
+	start := time.Unix(1000, 0)
+	for name, tc := range map[string]struct {
+		at    []time.Duration // when announcements begin
+		now   time.Duration
+		pause time.Duration
+	}{
+		"the first":               {[]time.Duration{0}, 0, -80 * ms},
+		"nine at once":            {make([]time.Duration, 9), 0, 0},
+		"ten at once":             {make([]time.Duration, 10), 0, 10 * ms},
+		"ten, and it took a time": {make([]time.Duration, 10), 7 * ms, 3 * ms},
+		"two hundred at once":     {make([]time.Duration, 200), 0, 10 * ms},
+		"one after an idle time":  {append(make([]time.Duration, 200), time.Minute), time.Minute, -80 * ms},
+		"a hundred a second":      {[]time.Duration{0, 10 * ms, 20 * ms, 30 * ms}, 30 * ms, -80 * ms},
+	} {
+		var p pace
+		for _, at := range tc.at {
+			p.begins(start.Add(at))
+		}
+		if got := p.pause(start.Add(tc.now)); got != tc.pause {
+			t.Errorf("%s: the next one waits for %v, want %v", name, got, tc.pause)
+		}
+	}
+}

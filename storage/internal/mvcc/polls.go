@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -240,13 +239,16 @@ func (r *round) stores() []contract.Backend {
 func (p *Polls) look(tailers []*tailer, by *tailer) {
 	began := time.Now()
 	r := &round{ended: make(chan struct{})}
-	if !slices.ContainsFunc(tailers, func(t *tailer) bool { return t.wonders(began, 2) }) {
-		return
-	}
-	for _, t := range tailers {
-		if len(r.tailers) < dueStores && t.wonders(began, 4) {
+	asks := false
+	for _, t := range tailers { // each is looked at once: its reaper may look meanwhile
+		half, quarter := t.wonders(began)
+		if quarter && len(r.tailers) < dueStores {
 			r.tailers = append(r.tailers, t)
 		}
+		asks = asks || half
+	}
+	if !asks {
+		return
 	}
 	for _, t := range r.tailers {
 		t.wondersFrom(began)
@@ -306,12 +308,13 @@ func (t *tailer) leaves() *round {
 	return t.poll.round
 }
 
-// wonders tells whether a part of the store's time has passed since it was asked what expires next.
-func (t *tailer) wonders(now time.Time, part time.Duration) bool {
+// wonders tells whether half and a quarter of the store's time have passed since it was asked what
+// expires next.
+func (t *tailer) wonders(now time.Time) (half, quarter bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	least := t.s.cfg.ExpiryIdle / part
-	return now.Sub(t.poll.looked) >= least && now.Sub(t.poll.wondered) >= least
+	since := min(now.Sub(t.poll.looked), now.Sub(t.poll.wondered))
+	return since >= t.s.cfg.ExpiryIdle/2, since >= t.s.cfg.ExpiryIdle/4
 }
 
 // wondersFrom notes when it is asked what expires next.

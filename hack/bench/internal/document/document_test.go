@@ -41,12 +41,12 @@ func TestMarkdown(t *testing.T) {
 func TestCommands(t *testing.T) {
 	rs := results()
 	rs.Runs = []runner.Run{
-		{Command: `make bench-peers BENCH="-dir /data -rounds 3 -mysqld=/opt/mysqld -lines single"`},
-		{Command: `make bench-peers BENCH="-rounds 3 -lines single"`},
+		{Command: `make bench-peers BENCH="-dir /data -rounds 3 --tidb=/opt/tidb -targets rowkeeper-tidb -lines single -out /tmp"`},
+		{Command: `make bench-peers BENCH="-rounds 3 -targets rowkeeper-tidb -lines single"`},
 		{Command: "make bench-peers", Scale: 1},
 	}
 	text := Markdown(rs, nil)
-	want := "- command: `make bench-peers BENCH=\"-rounds 3 -lines single\"`\n" +
+	want := "- command: `make bench-peers BENCH=\"-rounds 3 -targets rowkeeper-tidb -lines single\"`\n" +
 		"- command: `make bench-peers`\n"
 	if !strings.Contains(text, want) || strings.Count(text, "- command") != 2 {
 		t.Errorf("the report has no %q:\n%s", want, text)

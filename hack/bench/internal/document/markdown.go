@@ -56,12 +56,14 @@ func writeRun(b *strings.Builder, run runner.Run, all []runner.Run, f figures) {
 }
 
 // whereabouts are flags that say where a machine has its programs and its data.
-var whereabouts = regexp.MustCompile(` ?-(bin|dir|mysqld|out|results|root|tidb)[ =][^ "]+`)
+var whereabouts = regexp.MustCompile(
+	`(^|[ "])--?(?:bin|dir|mysqld|out|profile|results|root|tidb)[ =][^ "]+`)
 
 // commands are those of all runs, each once, as they are the same on every machine.
 func commands(runs []runner.Run) (all []string) {
 	for _, r := range runs {
-		command := whereabouts.ReplaceAllString(r.Command, "")
+		command := whereabouts.ReplaceAllString(r.Command, "$1")
+		command = strings.NewReplacer("   ", " ", "  ", " ", ` "`, `"`).Replace(command)
 		command = strings.ReplaceAll(command, `BENCH=" `, `BENCH="`)
 		if !slices.Contains(all, command) {
 			all = append(all, command)
