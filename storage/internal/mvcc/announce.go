@@ -10,8 +10,8 @@ import (
 
 // A busy store commits several hundred groups per second. To announce each of them took a seventh
 // of the CPU time that a create needs on PostgreSQL. So announcements come once in announceInterval
-// on average, and announceBurst at once: a store with fewer than a hundred groups a second announces
-// each of them, if they do not come all together.
+// on average, and announceBurst at once: a store with fewer than a hundred groups a second
+// announces each of them, if they do not come all together.
 const (
 	announceInterval = 10 * time.Millisecond
 	announceBurst    = 10
@@ -132,8 +132,8 @@ func (a *announcer) run() {
 // announceInterval after another.
 type pace struct{ due time.Time }
 
-// begins notes that an announcement begins. Those that were hastened have not waited for their turn,
-// and the next ones do not pay for that.
+// begins notes that an announcement begins. Those that were hastened have not waited for their
+// turn, and the next ones do not pay for that.
 func (p *pace) begins(now time.Time) {
 	if p.due.Before(now) {
 		p.due = now
