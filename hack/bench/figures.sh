@@ -1,11 +1,12 @@
 #!/bin/bash
 # Usage: hack/bench/figures.sh [FLAG…]
 #
-# Measures the figures that the pages show, of one commit, on this machine, in about two hours: RESULTS.md, by the bench, and
-# REQUESTS.md, the requests of a kube-apiserver on each database beside etcd. Both name the commit, the date, the machine and the
-# versions. The flags, such as -mysqld or -rounds, go to each run of the bench. What was interrupted goes on where it was, and -fresh
-# begins anew.
-# ROWKEEPER_E2E_REQUESTS names the databases of the requests; without any, they are not measured.
+# Measures the figures that the pages show, of one commit, on this machine, in about two hours.
+# RESULTS.md has those of the bench, and REQUESTS.md the requests of a kube-apiserver on each database
+# beside etcd. Both name the commit, the date, the machine and the versions.
+# The flags, such as -mysqld or -rounds, go to each run of the bench. A measurement that was
+# interrupted goes on where it was, and -fresh begins anew.
+# ROWKEEPER_E2E_REQUESTS names the databases of the requests. If it is empty, no request is measured.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export GOWORK=off
@@ -16,8 +17,8 @@ if [ -n "$(git status --porcelain -- . ':!hack/bench/*.md' ':!hack/bench/*.svg')
 	exit 1
 fi
 
-# Runs that add to the same results: what all of them do, in turns; the same with 256 clients, with which kine hangs on PostgreSQL;
-# what the library does; sizes that take long, once.
+# Four runs add to the same results: all targets, in turns; the lines with 256 clients, without kine,
+# which hangs there on PostgreSQL; what only the library does; sizes that take long, once.
 targets() { echo "$1-sqlite,$1-postgres,$1-mariadb,$1-mysql"; }
 flags=()
 for flag; do

@@ -203,7 +203,7 @@ func tolerated(usual time.Duration) time.Duration { return max(time.Second, 20*u
 // store are answered meanwhile, and not much later than before.
 func TestOneClientTakesAllMemory(t *testing.T) {
 	if testing.Short() || runtime.GOOS != "linux" {
-		t.Skip("it takes minutes, and looks at the memory of a process of Linux")
+		t.Skip("it takes minutes, so -short leaves it out, and it looks at the memory of a process of Linux")
 	}
 	const lasting = 10 * time.Second
 	comparisons := bytes.Repeat([]byte{0x0a, 0}, 1_040_000)

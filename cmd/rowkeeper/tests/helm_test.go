@@ -20,7 +20,7 @@ type helm struct {
 func buildHelm(t *testing.T) (program string) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("it builds Helm")
+		t.Skip("it builds Helm, so -short leaves it out")
 	}
 	program, err := filepath.Abs("../../../bin/e2e/helm")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // arguments of their Deployment, and one project with two versions is given another kind.
 func TestProjects(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it links projects, for minutes")
+		t.Skip("it links projects for minutes, so -short leaves it out")
 	}
 	source, err := Clone("../../../..")
 	if err != nil {

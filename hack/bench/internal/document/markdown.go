@@ -39,7 +39,8 @@ func writeRun(b *strings.Builder, run runner.Run, all []runner.Run, f figures) {
 	fmt.Fprintf(b, "- appending 4 KiB and making it durable (fdatasync): p50 %s ms, p99 %s ms\n",
 		number(m.SyncP50), number(m.SyncP99))
 	fmt.Fprintf(b,
-		"- %s; measured phases of %s; medians over the rounds; ratios are medians of the ratios to etcd in the same round\n", run.Object, run.Duration)
+		"- %s; measured phases of %s; medians over the rounds; ratios are medians of the ratios to "+
+			"etcd in the same round\n", run.Object, run.Duration)
 	if run.Scale != 1 {
 		fmt.Fprintf(b,
 			"- **sizes are scaled by %g: this is no result, only a look at the bench**\n",
@@ -76,8 +77,8 @@ func commands(runs []runner.Run) (all []string) {
 func writeAims(b *strings.Builder, f figures) {
 	fmt.Fprintln(b, "\n## Aims")
 	met, all := f.score()
-	fmt.Fprintf(b, "\nOf %d aims that this project set itself for the library, %d are met. Where the aim "+
-		"is a ratio to etcd, it stands in parentheses.\n\n", all, met)
+	fmt.Fprintf(b, "\nOf %d aims that this project set itself for the library, %d are met. Where "+
+		"the aim is a ratio to etcd, it stands in parentheses.\n\n", all, met)
 	header := []string{"work", "figure", "aim"}
 	judged := slices.DeleteFunc(slices.Clone(f.targets), func(t target.Target) bool {
 		return t.Name() != target.Baseline && t.Product != "rowkeeper"
