@@ -165,8 +165,9 @@ var definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourc
 func (o *migrateObjects) resources(ctx context.Context, discover discovery.DiscoveryInterface,
 	client metadata.Interface) (resources []schema.GroupVersionResource, err error) {
 	var unsettled error
+	// A request that is slow is no discovery that lacks something, so patience breaks none off.
 	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, o.patience, true,
-		func(ctx context.Context) (bool, error) {
+		func(context.Context) (bool, error) {
 			resources, err = o.discovered(ctx, discover, client)
 			if changing := (*discovery.ErrGroupDiscoveryFailed)(nil); errors.As(err, &changing) {
 				unsettled = err

@@ -34,8 +34,8 @@ func TestStatusAndDoctor(t *testing.T) {
 		exit int
 		want string
 	}{
-		{[]string{"status", database}, ExitFailure, "run `rowkeeper migrate up`"},
-		{[]string{"doctor", database}, ExitFailure, "run `rowkeeper migrate up`"},
+		{[]string{"status", database}, ExitFailure, "empty database by `rowkeeper migrate up`"},
+		{[]string{"doctor", database}, ExitFailure, "empty database by `rowkeeper migrate up`"},
 		{[]string{"migrate", "up", database}, ExitOK, "applied"},
 		{[]string{"status", database, "-o", "xml"}, ExitUsage, "--output is text or json"},
 		{[]string{"doctor", database, "-o", "xml"}, ExitUsage, "--output is text or json"},

@@ -15,7 +15,7 @@ func TestStores(t *testing.T) {
 		exit int
 		want string
 	}{
-		{[]string{"stores", "list", database}, ExitFailure, "run `rowkeeper migrate up`"},
+		{[]string{"stores", "list", database}, ExitFailure, "empty database by `rowkeeper migrate up`"},
 		{[]string{"migrate", "up", "--store=team-a", database}, ExitFailure,
 			"the database has no store \"team-a\": correct the name, or create the store by " +
 				"`rowkeeper stores create team-a`"},
