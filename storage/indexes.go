@@ -222,10 +222,10 @@ const (
 	slowestBuild = time.Minute
 )
 
-// declareIndexes declares the indexes that this program wants and the database lacks.
-func (r *objectStore) declareIndexes() error {
+// declareIndexes declares those of the indexes that the database lacks and the resource can have.
+func (r *objectStore) declareIndexes(indexes []string) error {
 	directory := contract.Directory{Path: r.keys.all(), Group: r.name.Group, Resource: r.name.Resource}
-	wanted := slices.DeleteFunc(slices.Clone(r.declares), func(name string) bool {
+	wanted := slices.DeleteFunc(slices.Clone(indexes), func(name string) bool {
 		why := r.why(&contract.Index{Name: name})
 		if why != "" {
 			r.store.log.Warn("an index is not declared, since the resource cannot have it", "resource",
@@ -267,7 +267,7 @@ func (r *objectStore) declareIndexes() error {
 // has claimed meanwhile is that one's to build, and so are those beside it.
 func (r *objectStore) buildIndexes() (more bool, err error) {
 	if len(r.declares) > 0 {
-		if err := r.declareIndexes(); err != nil {
+		if err := r.declareIndexes(r.declares); err != nil {
 			return false, err
 		}
 		r.declares = nil

@@ -670,9 +670,9 @@ func TestIndexesOfThePrograms(t *testing.T) {
 	}
 	// Objects that are encrypted have none, and the log says so.
 	c := podConfig()
-	c.Transformer, c.Indexes, c.ResourcePrefix = xorTransformer{}, []string{"label:app"}, "/secret"
+	c.Transformer, c.ResourcePrefix = xorTransformer{}, "/secret"
 	s := open(t, store, c)
-	if err := s.declareIndexes(); err != nil {
+	if err := s.declareIndexes([]string{"label:app"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(); !slices.Equal(got, []string{app, tier}) {
