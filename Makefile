@@ -184,7 +184,7 @@ image: ## build the container image for amd64 and arm64, in bin/image; needs no 
 
 # make release VERSION=v0.1.0
 .PHONY: release
-release: ## build what a release consists of, in bin/release: programs, image, manifests, checksums; publishes nothing; nightly
+release: ## build what a release consists of, in bin/release: programs, image, manifests, chart, bill of materials, checksums; publishes nothing; nightly
 	hack/release/build.sh
 
 # The image of this machine's processor is what the tests run. The release has all: make release.

@@ -1,8 +1,9 @@
 #!/bin/bash
-# Usage: [VERSION=v0.1.0] [PLATFORMS="darwin/arm64 windows/amd64"] hack/release/build.sh
+# Usage: [VERSION=v0.1.0] [PLATFORMS="darwin/arm64 windows/amd64"] [ARCHITECTURES="amd64 arm64"] hack/release/build.sh
 #
-# Builds what a release consists of, in bin/release: the program for each platform, the container image, the manifests as one file, a bill of
-# materials, and the checksums of all of them. It publishes nothing. PLATFORMS are those beside Linux, which the image is built for.
+# Builds what a release consists of, in bin/release: the program for each platform, the container image, the manifests as one file, the chart, a
+# bill of materials, and the checksums of all of them. It publishes nothing. PLATFORMS are those beside Linux, and ARCHITECTURES those of Linux,
+# which the image is built for, too.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . hack/version.sh
@@ -24,7 +25,8 @@ VERSION=$version hack/image/build.sh
 tag=${version//+/-}@$(cat bin/image/digest)
 pack "rowkeeper_${version}_image.tar.gz" bin/image/oci
 
-platforms=(linux/amd64 linux/arm64)
+platforms=()
+for arch in ${ARCHITECTURES:-amd64 arm64}; do platforms+=("linux/$arch"); done
 for platform in ${PLATFORMS-darwin/amd64 darwin/arm64 windows/amd64 windows/arm64}; do
 	platforms+=("$platform")
 	os=${platform%/*} arch=${platform#*/}
@@ -36,6 +38,8 @@ for platform in "${platforms[@]}"; do
 	dir=$work/$os-$arch
 	mkdir "$dir"
 	cp bin/image/"$os-$arch"/rowkeeper* LICENSE docs/CHANGELOG.md "$dir/"
+	# What runs the program on a machine, and watches it there, lies where it does in the sources.
+	[ $os != linux ] || cp --parents -r deploy/systemd deploy/dashboard.json deploy/components/prometheus/rules.yaml "$dir/"
 	pack "rowkeeper_${version}_${os}_$arch.tar.gz" "$dir"
 done
 
