@@ -291,6 +291,7 @@ var words = map[string]*regexp.Regexp{
 	"they, as it can be anybody":              regexp.MustCompile(`(?i)\b(he|she|his|him)\b`),
 	"without a cluster, or not aggregated":    regexp.MustCompile(`(?i)\bstandalone\b`),
 	"definition, or CustomResourceDefinition": regexp.MustCompile(`\bCRDs?\b`),
+	"the server's log, as the log is a table": regexp.MustCompile(`(?i)\bthe log (?:says|tells)\b`),
 	"the noun for which it stands":            regexp.MustCompile(`(?:^|\. )Those (?:that|of|who|which)\b`),
 }
 
